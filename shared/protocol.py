@@ -1,0 +1,451 @@
+"""Every message on the wire, grouped by link. Encoding: MessagePack maps with a ``type`` key; PROTOCOL.md shows the bytes.
+
+A message is one frame; a StepAnswer is followed by one frame a DENSE row. Unknown fields, over-long lists and wrong types are
+refused at decode (``BadRequest``). Hot entries of the grammar link are arrays (``array_like``) instead of maps.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from shared.errors import BadRequest, MaskstreamError, from_wire
+from shared.guide import Guide
+
+PROTOCOL_VERSION = 1
+MAX_FRAME_BYTES = 4 << 20
+
+RequestId = Annotated[str, Meta(min_length=1, max_length=64)]
+Name = Annotated[str, Meta(max_length=128)]
+Key = Annotated[str, Meta(max_length=64)]
+Digest = Annotated[bytes, Meta(max_length=8)]
+Handle = Annotated[int, Meta(ge=0, lt=1 << 32)]
+TokenId = Annotated[int, Meta(ge=0, lt=1 << 31)]
+TokenList = Annotated[list[TokenId], Meta(max_length=1 << 18)]
+PathList = Annotated[list[TokenId], Meta(max_length=256)]
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type"):
+    """Base of all messages."""
+
+
+class WireError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """An error of ``shared/errors.py`` on the wire."""
+
+    code: Name
+    message: str
+    field: str = ""
+    pointer: str = ""
+    keyword: str = ""
+
+    @classmethod
+    def of(cls, error: MaskstreamError) -> WireError:
+        return cls(code=error.code, message=error.message, field=error.field, pointer=error.pointer, keyword=error.keyword)
+
+    def exception(self) -> MaskstreamError:
+        return from_wire(self.code, self.message, field=self.field, pointer=self.pointer, keyword=self.keyword)
+
+
+# ---- client -> worker (front door) ------------------------------------------------------------------------------------------
+
+
+class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    role: Name
+    content: str
+
+
+class Generate(Message, tag="generate", kw_only=True):
+    """One request. Exactly one of ``prompt``, ``messages``, ``prompt_token_ids``; at most one guide (``response_format`` or
+    ``structured_outputs``). ``sampling_params`` is a map in the names of ``shared/sampling_params.py``. ``output_token_ids``
+    are tokens the client already has (continuation, R25). ``deadline_s`` counts from receipt."""
+
+    request_id: RequestId
+    prompt: str | None = None
+    messages: Annotated[list[ChatMessage], Meta(max_length=1024)] | None = None
+    prompt_token_ids: TokenList | None = None
+    output_token_ids: TokenList = []
+    sampling_params: dict[str, Any] = {}
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    stream: bool = True
+    verify: bool = False
+    deadline_s: Annotated[float, Meta(gt=0, le=86400)] | None = None
+    protocol_version: int = PROTOCOL_VERSION
+
+
+class Cancel(Message, tag="cancel", kw_only=True):
+    request_id: RequestId
+
+
+class Health(Message, tag="health", kw_only=True):
+    pass
+
+
+# ---- worker -> client --------------------------------------------------------------------------------------------------------
+
+
+class Accepted(Message, tag="accepted", kw_only=True):
+    request_id: RequestId
+    prompt_tokens: int
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+    """Log-probability of the sampled token, its rank (1 = most likely) and the top alternatives as (id, log-probability)."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    top: list[tuple[int, float]] = []
+
+
+class Delta(Message, tag="delta", kw_only=True):
+    """A piece of one choice; ``sequence_number`` counts from 0 without gaps for each choice."""
+
+    request_id: RequestId
+    choice: int
+    sequence_number: int
+    text: str
+    token_ids: list[int]
+    logprobs: list[TokenLogprob] | None = None
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The finished text of one of n. ``stop_reason``: ``grammar``, ``eos``, the stop string or the stop token id."""
+
+    choice: int
+    text: str
+    token_ids: list[int]
+    finish_reason: Literal["stop", "length", "cancelled"]
+    stop_reason: str | int | None = None
+    valid: bool | None = None
+    cumulative_logprob: float | None = None
+    logprobs: list[TokenLogprob] | None = None
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Counts and times of a request. ``rows`` counts mask rows by kind name."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    time_to_first_token_ms: float = 0.0
+    ms_per_token: float = 0.0
+    compile_ms: float = 0.0
+    rows: dict[str, int] = {}
+    replays: int = 0
+    holds: int = 0
+
+
+class Done(Message, tag="done", kw_only=True):
+    """The one good ending. ``engine`` names the engine of the guide; ``warnings`` say where the language was narrowed."""
+
+    request_id: RequestId
+    choices: list[Choice]
+    usage: Usage
+    guide_kind: str = ""
+    engine: str = ""
+    warnings: list[str] = []
+    services: list[str] = []
+
+
+class Failed(Message, tag="failed", kw_only=True):
+    """The one bad ending (``request_id`` is empty where a frame could not be read)."""
+
+    request_id: Annotated[str, Meta(max_length=64)]
+    error: WireError
+    token_ids: list[int] = []
+    text: str = ""
+
+
+class HealthReply(Message, tag="health_reply", kw_only=True):
+    live: bool
+    ready: bool
+    model: str
+    vocab_size: int
+    num_slots: int
+    active: int
+    waiting: int
+    grammar_services: list[str]
+    version: str
+    protocol_version: int = PROTOCOL_VERSION
+
+
+ClientMessage = Generate | Cancel | Health
+WorkerReply = Accepted | Delta | Done | Failed | HealthReply
+
+
+# ---- grammar service <-> worker (grammar link) -------------------------------------------------------------------------------
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How a guide is enforced. ``grammar_kind`` and ``text`` are what the engine is fed; ``digest`` names the plan: it goes into
+    every prefix digest. ``validate_after``: the finished text must pass the validator (on_unsupported = validate)."""
+
+    engine: Name
+    engine_version: Name
+    guide_kind: Name
+    grammar_kind: Name
+    text: str
+    options: dict[str, Any] = {}
+    after_guide: Literal["stop", "free"] = "stop"
+    validate_after: bool = False
+    warnings: list[str] = []
+    rewrites: list[str] = []
+
+    @property
+    def digest(self) -> bytes:
+        """8 bytes over everything that decides the language."""
+        decisive = [self.engine, self.engine_version, self.grammar_kind, self.text, self.options, self.after_guide]
+        return hashlib.blake2b(msgspec.msgpack.encode(decisive, order="sorted"), digest_size=8).digest()
+
+
+class Hello(Message, tag="hello", kw_only=True):
+    """First message of every connection, sent at each handshake. ``max_outstanding_steps`` is the credit given to the worker."""
+
+    service: Name
+    instance: Key
+    engines: dict[str, str]
+    max_outstanding_steps: Annotated[int, Meta(ge=1, le=1024)] = 8
+    protocol_version: int = PROTOCOL_VERSION
+
+
+class Welcome(Message, tag="welcome", kw_only=True):
+    """``vocabulary_bytes`` and ``num_chunks`` describe the table of ``fingerprint``. ``pool_rows`` is the partition of the worker's
+    row pool granted to this connection (0: rows travel inline), starting at ``pool_base``. A session of an old epoch, or one whose
+    worker is silent, ends after ``lease_s``."""
+
+    worker: Name
+    fingerprint: Key
+    vocab_size: int
+    vocabulary_bytes: int
+    num_chunks: int
+    pool_base: int = 0
+    pool_rows: int = 0
+    lease_s: float = 60.0
+    protocol_version: int = PROTOCOL_VERSION
+
+
+class VocabularyRequest(Message, tag="vocabulary_request", kw_only=True):
+    fingerprint: Key
+    chunk: Annotated[int, Meta(ge=0, le=4096)]
+
+
+class VocabularyChunk(Message, tag="vocabulary_chunk", kw_only=True):
+    fingerprint: Key
+    chunk: int
+    data: Annotated[bytes, Meta(max_length=1 << 20)]
+
+
+class Ready(Message, tag="ready", kw_only=True):
+    """The service holds the vocabulary and both engines are warm; or it could not be used (``error``)."""
+
+    fingerprint: Key
+    error: WireError | None = None
+
+
+class Compile(Message, tag="compile", kw_only=True):
+    """Plans and compiles a guide. ``client`` is whom the work is for (fair queue). Answer: Compiled with the same ``key``."""
+
+    key: Key
+    guide: Guide
+    client: Name = ""
+    deadline_s: float = 30.0
+
+
+class Compiled(Message, tag="compiled", kw_only=True):
+    """Either ``plan`` or ``error``. ``cached``: no work was needed. ``first_row_share``: allowed share of the vocabulary."""
+
+    key: Key
+    plan: Plan | None = None
+    error: WireError | None = None
+    compile_ms: float = 0.0
+    grammar_bytes: int = 0
+    first_row_share: float = 0.0
+    cached: bool = False
+
+
+class Open(Message, tag="open", kw_only=True):
+    """Opens a session and pins its plan. ``plan`` may be left out where this connection has compiled or opened that digest before;
+    a service that does not know it answers ``unknown_plan``. ``stop_ids`` is the request's own stop set. ``committed`` is replayed.
+    ``parent``: fork of another session's first ``len(committed)`` tokens, where it is there; else replay."""
+
+    handle: Handle
+    epoch: Handle
+    plan_digest: Digest
+    plan: Plan | None = None
+    stop_ids: TokenList
+    committed: TokenList = []
+    parent: Handle | None = None
+
+
+class Opened(Message, tag="opened", kw_only=True):
+    """``error`` with code ``unknown_plan`` asks for the plan; any other error ends the session."""
+
+    handle: Handle
+    epoch: Handle
+    error: WireError | None = None
+
+
+class StepEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One session's part of a step, absolute: the service brings its history to ``base_length`` (rolling back or taking
+    ``committed``, the tokens since the last entry's base), then walks ``path``.
+
+    ``prefix_digest`` is the digest of (plan, the first ``base_length`` tokens); ``path`` is golden token + drafts (empty for the
+    first row); ``parents[i]`` is the index of node i's parent in the path, -1 for the root (empty: a chain). ``accepted`` counts
+    what the verifier kept of the last walk, golden included (-1: no cross-check). The same sequence number means the same bytes.
+    """
+
+    handle: Handle
+    epoch: Handle
+    sequence_number: Handle
+    base_length: Annotated[int, Meta(ge=0, le=1 << 20)]
+    prefix_digest: Digest
+    committed: TokenList
+    path: PathList
+    parents: Annotated[list[Annotated[int, Meta(ge=-1, le=255)]], Meta(max_length=256)] = []
+    accepted: Annotated[int, Meta(ge=-1, le=256)] = -1
+    draft_walk: bool = False
+
+
+class Step(Message, tag="step", kw_only=True):
+    """All entries of one step for one service. ``retired_step``: every read of rows answered for steps up to it has ended."""
+
+    step: int
+    retired_step: int
+    entries: Annotated[list[StepEntry], Meta(max_length=4096)]
+
+
+class StepStatus(enum.IntEnum):
+    """What became of an entry's walk."""
+
+    OK = 0
+    TERMINATED = 1  # the grammar ended inside the path (a stop token was accepted); no row after it
+    DEAD_END = 2  # no token is allowed after the golden token
+    REFUSED = 3  # the golden token is not in the language
+    FAILED = 4  # matcher error, budget, ...: ``error`` says
+    RESYNC = 5  # the service cannot build the base (unknown session, digest mismatch): open again with a replay
+
+
+class WireRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A row: ``kind`` (shared.bitmask.RowKind), ``value`` (SINGLE: token id; DENSE: index of its frame; POOL: index), ``ids`` (SPARSE:
+    int32 little-endian), ``generation`` (POOL)."""
+
+    kind: Annotated[int, Meta(ge=0, le=5)]
+    value: int = 0
+    ids: bytes = b""
+    generation: int = 0
+
+
+class StepAnswerEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """``digest`` covers (plan, prefix, path, parents); ``num_advanced`` tokens of the path were accepted (golden included), ``rows[i]``
+    is the row after path[: i + 1] (or the first row where the path is empty): ``num_guided`` of them, all from this walk.
+    ``forced``: tokens that are the only continuation after the last row."""
+
+    handle: Handle
+    epoch: Handle
+    sequence_number: Handle
+    digest: Digest
+    status: int
+    num_advanced: int
+    num_guided: int
+    rows: Annotated[list[WireRow], Meta(max_length=257)]
+    forced: PathList = []
+    error: WireError | None = None
+
+
+class PoolWrite(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Put the words of frame ``frame`` at ``index`` of the pool, generation ``generation``; applied in order, even where the answer
+    that carried it is refused."""
+
+    index: int
+    generation: int
+    frame: int
+
+
+class StepAnswer(Message, tag="step_answer", kw_only=True):
+    """Part of the answer to a step (a step may be answered in parts). DENSE rows and pool writes follow as frames, in order."""
+
+    step: int
+    entries: Annotated[list[StepAnswerEntry], Meta(max_length=4096)]
+    writes: Annotated[list[PoolWrite], Meta(max_length=4096)] = []
+
+
+class Close(Message, tag="close", kw_only=True):
+    """Ends sessions: (handle, epoch) pairs."""
+
+    sessions: Annotated[list[tuple[Handle, Handle]], Meta(max_length=4096)]
+
+
+class Ping(Message, tag="ping", kw_only=True):
+    """Answered by the work loop (not by an I/O thread): a sign of life."""
+
+    nonce: int
+
+
+class Pong(Message, tag="pong", kw_only=True):
+    nonce: int
+    sessions: int = 0
+    queue: int = 0
+
+
+class Drain(Message, tag="drain", kw_only=True):
+    """From a service: place nothing new here and move the sessions; it leaves when they are gone."""
+
+
+class HelloAgain(Message, tag="hello_again", kw_only=True):
+    """To an unknown routing id: start again with Hello."""
+
+
+ServiceMessage = Hello | VocabularyRequest | Ready | Compiled | Opened | StepAnswer | Pong | Ping | Drain
+WorkerMessage = Welcome | VocabularyChunk | Compile | Open | Step | Close | Ping | Pong | HelloAgain
+
+_encoder = msgspec.msgpack.Encoder()
+encode = _encoder.encode
+_decoders: dict[str, msgspec.msgpack.Decoder[Any]] = {
+    "client": msgspec.msgpack.Decoder(ClientMessage),
+    "reply": msgspec.msgpack.Decoder(WorkerReply),
+    "service": msgspec.msgpack.Decoder(ServiceMessage),
+    "worker": msgspec.msgpack.Decoder(WorkerMessage),
+}
+
+
+def field_of(message: str) -> str:
+    """The field that a msgspec error names: an unknown one, or the path of a bad value."""
+    if "unknown field `" in message:
+        return message.split("`")[1]
+    return message.rsplit("`$.", 1)[1].rstrip("`") if "`$." in message else ""
+
+
+def _decode(direction: str, frame: bytes | memoryview) -> Any:
+    try:
+        return _decoders[direction].decode(frame)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        message = str(error)
+        raise BadRequest(message.split(" - at ")[0], field=field_of(message)) from error
+
+
+def decode_client(frame: bytes | memoryview) -> ClientMessage:
+    """A frame from a client, at the worker. Raises BadRequest naming the field."""
+    message: ClientMessage = _decode("client", frame)
+    return message
+
+
+def decode_reply(frame: bytes | memoryview) -> WorkerReply:
+    """A frame from the worker, at a client."""
+    message: WorkerReply = _decode("reply", frame)
+    return message
+
+
+def decode_service(frame: bytes | memoryview) -> ServiceMessage:
+    """A frame from a grammar service, at the worker."""
+    message: ServiceMessage = _decode("service", frame)
+    return message
+
+
+def decode_worker(frame: bytes | memoryview) -> WorkerMessage:
+    """A frame from a worker, at a grammar service."""
+    message: WorkerMessage = _decode("worker", frame)
+    return message
