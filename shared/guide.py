@@ -45,9 +45,7 @@ _RESPONSE_FORMAT: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 
 
-def guide_from_request(
-    response_format: Mapping[str, Any] | None, structured_outputs: Mapping[str, Any] | None
-) -> Guide | None:
+def guide_from_request(response_format: Mapping[str, Any] | None, structured_outputs: Mapping[str, Any] | None) -> Guide | None:
     """The one guide of a request, or None. Raises BadRequest naming the field where there are several or one is malformed."""
     if response_format and structured_outputs:
         raise BadRequest("2 guides given (response_format and structured_outputs): exactly one is allowed", field="response_format")
@@ -63,7 +61,9 @@ def from_structured_outputs(spec: Mapping[str, Any]) -> Guide:
     given = [n for n in spec if n not in _OPTION_FIELDS and spec[n] is not None and not (spec[n] is False and "json" in n)]
     unknown = [name for name in given if name not in _STRUCTURED_OUTPUTS]
     if unknown:
-        raise BadRequest(f"unknown guide {unknown[0]!r}; one of {', '.join(_STRUCTURED_OUTPUTS)}", field=f"structured_outputs.{unknown[0]}")
+        raise BadRequest(
+            f"unknown guide {unknown[0]!r}; one of {', '.join(_STRUCTURED_OUTPUTS)}", field=f"structured_outputs.{unknown[0]}"
+        )
     if len(given) != 1:
         raise BadRequest(f"{len(given)} guides given ({', '.join(given)}): exactly one is allowed", field="structured_outputs")
     return make_guide(_STRUCTURED_OUTPUTS[given[0]], spec[given[0]], field=f"structured_outputs.{given[0]}", **options)
@@ -125,8 +125,10 @@ def _text_of(kind: str, value: Any, field: str) -> str:
 def _dump(value: Any, kind: str, field: str) -> str:
     expected: tuple[type, ...] = (list, tuple) if kind == "choice" else (dict, bool)
     if not isinstance(value, expected):
-        raise BadRequest(f"{kind} takes {'a list of strings' if kind == 'choice' else 'an object'}, not {type(value).__name__}", field=field)
-    if kind == "choice" and not all(isinstance(entry, str) for entry in value):
+        raise BadRequest(
+            f"{kind} takes {'a list of strings' if kind == 'choice' else 'an object'}, not {type(value).__name__}", field=field
+        )
+    if isinstance(value, (list, tuple)) and not all(isinstance(entry, str) for entry in value):
         raise BadRequest("choice takes a list of strings", field=field)
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

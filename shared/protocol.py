@@ -58,7 +58,7 @@ class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     content: str
 
 
-class Generate(Message, tag="generate", kw_only=True):
+class Generate(Message, tag="generate", frozen=True, kw_only=True):
     """One request. Exactly one of ``prompt``, ``messages``, ``prompt_token_ids``; at most one guide (``response_format`` or
     ``structured_outputs``). ``sampling_params`` is a map in the names of ``shared/sampling_params.py``. ``output_token_ids``
     are tokens the client already has (continuation, R25). ``deadline_s`` counts from receipt."""
@@ -77,18 +77,18 @@ class Generate(Message, tag="generate", kw_only=True):
     protocol_version: int = PROTOCOL_VERSION
 
 
-class Cancel(Message, tag="cancel", kw_only=True):
+class Cancel(Message, tag="cancel", frozen=True, kw_only=True):
     request_id: RequestId
 
 
-class Health(Message, tag="health", kw_only=True):
+class Health(Message, tag="health", frozen=True, kw_only=True):
     pass
 
 
 # ---- worker -> client --------------------------------------------------------------------------------------------------------
 
 
-class Accepted(Message, tag="accepted", kw_only=True):
+class Accepted(Message, tag="accepted", frozen=True, kw_only=True):
     request_id: RequestId
     prompt_tokens: int
 
@@ -102,7 +102,7 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
     top: list[tuple[int, float]] = []
 
 
-class Delta(Message, tag="delta", kw_only=True):
+class Delta(Message, tag="delta", frozen=True, kw_only=True):
     """A piece of one choice; ``sequence_number`` counts from 0 without gaps for each choice."""
 
     request_id: RequestId
@@ -139,7 +139,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     holds: int = 0
 
 
-class Done(Message, tag="done", kw_only=True):
+class Done(Message, tag="done", frozen=True, kw_only=True):
     """The one good ending. ``engine`` names the engine of the guide; ``warnings`` say where the language was narrowed."""
 
     request_id: RequestId
@@ -151,7 +151,7 @@ class Done(Message, tag="done", kw_only=True):
     services: list[str] = []
 
 
-class Failed(Message, tag="failed", kw_only=True):
+class Failed(Message, tag="failed", frozen=True, kw_only=True):
     """The one bad ending (``request_id`` is empty where a frame could not be read)."""
 
     request_id: Annotated[str, Meta(max_length=64)]
@@ -160,7 +160,7 @@ class Failed(Message, tag="failed", kw_only=True):
     text: str = ""
 
 
-class HealthReply(Message, tag="health_reply", kw_only=True):
+class HealthReply(Message, tag="health_reply", frozen=True, kw_only=True):
     live: bool
     ready: bool
     model: str
@@ -202,7 +202,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return hashlib.blake2b(msgspec.msgpack.encode(decisive, order="sorted"), digest_size=8).digest()
 
 
-class Hello(Message, tag="hello", kw_only=True):
+class Hello(Message, tag="hello", frozen=True, kw_only=True):
     """First message of every connection, sent at each handshake. ``max_outstanding_steps`` is the credit given to the worker."""
 
     service: Name
@@ -212,7 +212,7 @@ class Hello(Message, tag="hello", kw_only=True):
     protocol_version: int = PROTOCOL_VERSION
 
 
-class Welcome(Message, tag="welcome", kw_only=True):
+class Welcome(Message, tag="welcome", frozen=True, kw_only=True):
     """``vocabulary_bytes`` and ``num_chunks`` describe the table of ``fingerprint``. ``pool_rows`` is the partition of the worker's
     row pool granted to this connection (0: rows travel inline), starting at ``pool_base``. A session of an old epoch, or one whose
     worker is silent, ends after ``lease_s``."""
@@ -228,25 +228,25 @@ class Welcome(Message, tag="welcome", kw_only=True):
     protocol_version: int = PROTOCOL_VERSION
 
 
-class VocabularyRequest(Message, tag="vocabulary_request", kw_only=True):
+class VocabularyRequest(Message, tag="vocabulary_request", frozen=True, kw_only=True):
     fingerprint: Key
     chunk: Annotated[int, Meta(ge=0, le=4096)]
 
 
-class VocabularyChunk(Message, tag="vocabulary_chunk", kw_only=True):
+class VocabularyChunk(Message, tag="vocabulary_chunk", frozen=True, kw_only=True):
     fingerprint: Key
     chunk: int
     data: Annotated[bytes, Meta(max_length=1 << 20)]
 
 
-class Ready(Message, tag="ready", kw_only=True):
+class Ready(Message, tag="ready", frozen=True, kw_only=True):
     """The service holds the vocabulary and both engines are warm; or it could not be used (``error``)."""
 
     fingerprint: Key
     error: WireError | None = None
 
 
-class Compile(Message, tag="compile", kw_only=True):
+class Compile(Message, tag="compile", frozen=True, kw_only=True):
     """Plans and compiles a guide. ``client`` is whom the work is for (fair queue). Answer: Compiled with the same ``key``."""
 
     key: Key
@@ -255,7 +255,7 @@ class Compile(Message, tag="compile", kw_only=True):
     deadline_s: float = 30.0
 
 
-class Compiled(Message, tag="compiled", kw_only=True):
+class Compiled(Message, tag="compiled", frozen=True, kw_only=True):
     """Either ``plan`` or ``error``. ``cached``: no work was needed. ``first_row_share``: allowed share of the vocabulary."""
 
     key: Key
@@ -267,7 +267,7 @@ class Compiled(Message, tag="compiled", kw_only=True):
     cached: bool = False
 
 
-class Open(Message, tag="open", kw_only=True):
+class Open(Message, tag="open", frozen=True, kw_only=True):
     """Opens a session and pins its plan. ``plan`` may be left out where this connection has compiled or opened that digest before;
     a service that does not know it answers ``unknown_plan``. ``stop_ids`` is the request's own stop set. ``committed`` is replayed.
     ``parent``: fork of another session's first ``len(committed)`` tokens, where it is there; else replay."""
@@ -281,7 +281,7 @@ class Open(Message, tag="open", kw_only=True):
     parent: Handle | None = None
 
 
-class Opened(Message, tag="opened", kw_only=True):
+class Opened(Message, tag="opened", frozen=True, kw_only=True):
     """``error`` with code ``unknown_plan`` asks for the plan; any other error ends the session."""
 
     handle: Handle
@@ -310,7 +310,7 @@ class StepEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     draft_walk: bool = False
 
 
-class Step(Message, tag="step", kw_only=True):
+class Step(Message, tag="step", frozen=True, kw_only=True):
     """All entries of one step for one service. ``retired_step``: every read of rows answered for steps up to it has ended."""
 
     step: int
@@ -330,8 +330,8 @@ class StepStatus(enum.IntEnum):
 
 
 class WireRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A row: ``kind`` (shared.bitmask.RowKind), ``value`` (SINGLE: token id; DENSE: index of its frame; POOL: index), ``ids`` (SPARSE:
-    int32 little-endian), ``generation`` (POOL)."""
+    """A row: ``kind`` (shared.bitmask.RowKind), ``value`` (SINGLE: token id; DENSE: index of its frame; POOL: index), ``ids``
+    (SPARSE: int32 little-endian), ``generation`` (POOL). Several DENSE rows may name the same frame."""
 
     kind: Annotated[int, Meta(ge=0, le=5)]
     value: int = 0
@@ -340,8 +340,8 @@ class WireRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class StepAnswerEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """``digest`` covers (plan, prefix, path, parents); ``num_advanced`` tokens of the path were accepted (golden included), ``rows[i]``
-    is the row after path[: i + 1] (or the first row where the path is empty): ``num_guided`` of them, all from this walk.
+    """``digest`` covers (plan, prefix, path, parents); ``num_advanced`` tokens of the path were accepted (golden included);
+    ``rows[i]`` is the row after path[: i + 1] (or the first row where the path is empty): ``num_guided`` of them, all of this walk.
     ``forced``: tokens that are the only continuation after the last row."""
 
     handle: Handle
@@ -365,7 +365,7 @@ class PoolWrite(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     frame: int
 
 
-class StepAnswer(Message, tag="step_answer", kw_only=True):
+class StepAnswer(Message, tag="step_answer", frozen=True, kw_only=True):
     """Part of the answer to a step (a step may be answered in parts). DENSE rows and pool writes follow as frames, in order."""
 
     step: int
@@ -373,29 +373,29 @@ class StepAnswer(Message, tag="step_answer", kw_only=True):
     writes: Annotated[list[PoolWrite], Meta(max_length=4096)] = []
 
 
-class Close(Message, tag="close", kw_only=True):
+class Close(Message, tag="close", frozen=True, kw_only=True):
     """Ends sessions: (handle, epoch) pairs."""
 
     sessions: Annotated[list[tuple[Handle, Handle]], Meta(max_length=4096)]
 
 
-class Ping(Message, tag="ping", kw_only=True):
+class Ping(Message, tag="ping", frozen=True, kw_only=True):
     """Answered by the work loop (not by an I/O thread): a sign of life."""
 
     nonce: int
 
 
-class Pong(Message, tag="pong", kw_only=True):
+class Pong(Message, tag="pong", frozen=True, kw_only=True):
     nonce: int
     sessions: int = 0
     queue: int = 0
 
 
-class Drain(Message, tag="drain", kw_only=True):
+class Drain(Message, tag="drain", frozen=True, kw_only=True):
     """From a service: place nothing new here and move the sessions; it leaves when they are gone."""
 
 
-class HelloAgain(Message, tag="hello_again", kw_only=True):
+class HelloAgain(Message, tag="hello_again", frozen=True, kw_only=True):
     """To an unknown routing id: start again with Hello."""
 
 

@@ -187,6 +187,8 @@ def _check_best_of(params: SamplingParams) -> None:
     if best_of < params.n:
         raise BadRequest(f"{best_of} is less than n {params.n}", field="best_of")
     if best_of > 1 and params.is_greedy:
-        raise BadRequest("greedy sampling gives the same text every time; set a temperature", field="n" if params.n > 1 else "best_of")
+        raise BadRequest(
+            "greedy sampling gives the same text every time; set a temperature", field="n" if params.n > 1 else "best_of"
+        )
     if best_of > params.n:
         raise BadRequest("not supported yet beyond n", field="best_of")

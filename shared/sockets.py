@@ -47,9 +47,7 @@ def bind_router(context: zmq.Context[SocketT], address: str, *, insecure: bool, 
     return socket
 
 
-def connect_dealer(
-    context: zmq.Context[SocketT], address: str, *, insecure: bool = True, high_water_mark: int = 1_000
-) -> SocketT:
+def connect_dealer(context: zmq.Context[SocketT], address: str, *, insecure: bool = True, high_water_mark: int = 1_000) -> SocketT:
     """DEALER connected to ``address``; its identity is random, fresh for each connection (HANDOVER is never needed)."""
     check_exposure(address, insecure)
     socket = context.socket(zmq.DEALER)
@@ -97,4 +95,5 @@ def resolve_all(address: str) -> list[str]:
 
 def last_endpoint(socket: zmq.Socket[bytes]) -> str:
     """The address a socket is bound to (the port chosen for ``tcp://127.0.0.1:*``)."""
-    return socket.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()
+    endpoint = socket.getsockopt(zmq.LAST_ENDPOINT)
+    return bytes(endpoint).rstrip(b"\0").decode() if not isinstance(endpoint, int) else ""
