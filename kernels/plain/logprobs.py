@@ -7,7 +7,7 @@ Top n: logit descending, column ascending. With a +inf in the row the lowest suc
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -15,12 +15,10 @@ from torch import Tensor
 
 from kernels.plain import weights
 from kernels.plain.keep import Filters, Kept, keep
+from kernels.plain.live import LiveRow, take
 from kernels.plain.masks import Columns, RowMasks
 from kernels.plain.rows import SampleResult
 from kernels.plain.weights import F32, F64
-
-if TYPE_CHECKING:
-    from kernels.plain.sample import LiveRow
 
 _LN2 = float(np.log(2.0))
 
@@ -45,7 +43,7 @@ class Table:
         return self.columns[order], self.logprob[order]
 
 
-def attach(result: SampleResult, logits: Tensor, live: "list[LiveRow]", chosen: list[int | None], masks: RowMasks,
+def attach(result: SampleResult, logits: Tensor, live: list[LiveRow], chosen: list[int | None], masks: RowMasks,
            mode: Literal["raw", "processed"], n: int) -> None:
     """Fill logprob, rank, top_ids and top_logprobs of the rows that have a token."""
     count = len(live)
@@ -64,7 +62,7 @@ def attach(result: SampleResult, logits: Tensor, live: "list[LiveRow]", chosen: 
 
 def _raw(logits: Tensor, masks: RowMasks) -> Table:
     columns = masks.in_vocabulary()
-    x = logits.detach().to(torch.float32).numpy()[columns]
+    x = take(logits, columns)
     usable = ~np.isnan(x)
     columns, x = columns[usable], x[usable]
     best = int(np.argmax(x))

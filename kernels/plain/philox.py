@@ -1,6 +1,6 @@
 """Philox4x32-10, the counter-based generator of every draw.
 
-The key is a request's seed, the counter is (offset low, offset high, purpose, 0) with offset = absolute output
+The key is a request's seed, the counter is (offset low, offset high, purpose, branch) with offset = absolute output
 position of the token. Rows, batches, launches and held steps never enter: a request draws the same bits anywhere.
 """
 
@@ -41,10 +41,12 @@ def philox4x32(counter: Words, key: Words) -> Words:
     return np.stack(np.broadcast_arrays(*wide), axis=-1).astype(np.uint32)
 
 
-def random_bits(seed: Bits, offset: Bits, purpose: Bits) -> Bits:
-    """64 random bits a stream position: output word 0 is the low half, word 1 the high half."""
-    seed, offset, purpose = (np.asarray(a, dtype=np.uint64) for a in (seed, offset, purpose))
-    zero = np.zeros_like(purpose)
-    counter = np.stack(np.broadcast_arrays(offset & _LOW, offset >> _SHIFT, purpose, zero), axis=-1)
+def random_bits(seed: Bits, offset: Bits, purpose: Bits, branch: Bits | int = 0) -> Bits:
+    """64 random bits a stream position: output word 0 is the low half, word 1 the high half.
+
+    `branch` is the last counter word: 0, but for the siblings of a draft tree after the first.
+    """
+    seed, offset, purpose, last = (np.asarray(a, dtype=np.uint64) for a in (seed, offset, purpose, branch))
+    counter = np.stack(np.broadcast_arrays(offset & _LOW, offset >> _SHIFT, purpose, last), axis=-1)
     words = philox4x32(counter.astype(np.uint32), np.stack([seed & _LOW, seed >> _SHIFT], axis=-1).astype(np.uint32))
     return words[..., 0].astype(np.uint64) | (words[..., 1].astype(np.uint64) << _SHIFT)
