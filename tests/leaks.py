@@ -13,7 +13,7 @@ import psutil
 
 GRACE_S = 5.0  # a killed process or a closing socket needs a moment; most tests need none
 # One thread or file of a process that a library makes at first use and keeps on purpose.
-KEPT_THREADS = ("TMonitor", "pytest_timeout")
+KEPT_THREADS = ("tqdm_monitor", "pytest_timeout")
 KEPT_FILES = ("/dev/null", "/dev/urandom", "/dev/random", "/proc/", "/sys/")
 
 
