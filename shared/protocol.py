@@ -161,6 +161,9 @@ class Failed(Message, tag="failed", frozen=True, kw_only=True):
 
 
 class HealthReply(Message, tag="health_reply", frozen=True, kw_only=True):
+    """``requests``: those of the asking connection that have not ended. A client that misses one of its own there knows that the
+    worker lost it (it restarted, or the connection is a new one)."""
+
     live: bool
     ready: bool
     model: str
@@ -170,6 +173,7 @@ class HealthReply(Message, tag="health_reply", frozen=True, kw_only=True):
     waiting: int
     grammar_services: list[str]
     version: str
+    requests: list[str] = []
     protocol_version: int = PROTOCOL_VERSION
 
 

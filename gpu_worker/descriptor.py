@@ -1,0 +1,75 @@
+"""The sealed descriptor of a launch: what each slot does in this step."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from kernels.reference import Overlay, SampleRows
+
+
+class SlotAction(enum.IntEnum):
+    """What a launch does with a slot. Values 0 to 2 are the sampler's row status."""
+
+    UNGUIDED = 0
+    GUIDED = 1
+    HOLD = 2
+    IDLE = 3
+
+
+@dataclass(slots=True)
+class Descriptor:
+    """One launch: written by the host, sealed once, read by the device behind the flag.
+
+    ``launch`` is compared with the device's own counter; a mismatch turns every guided row into HOLD. ``action`` int32 [slots]
+    (SlotAction); ``bitmask`` int32 [slots, W], row s belongs to slot s where its action is GUIDED; ``rows`` the sampling parameters,
+    a row a slot; ``epoch`` int64 [slots] is the owner's epoch: a launch never acts for an owner that has gone.
+    """
+
+    launch: int
+    action: NDArray[np.int32]
+    bitmask: torch.Tensor
+    epoch: NDArray[np.int64]
+    rows: SampleRows | None = None
+    overlay: Overlay | None = None
+    num_logprobs: int | None = None
+    logprobs_mode: str = "raw"
+
+    @classmethod
+    def holding(cls, launch: int, slots: int, words: int) -> Descriptor:
+        """A descriptor in which nothing advances: what the last resort seals."""
+        return cls(
+            launch=launch,
+            action=np.full(slots, SlotAction.HOLD, np.int32),
+            bitmask=torch.zeros((slots, words), dtype=torch.int32),
+            epoch=np.zeros(slots, np.int64),
+        )
+
+
+@dataclass(slots=True)
+class LaunchResult:
+    """What a launch did. ``token`` int32 [slots], -1 where the slot did not advance; ``status`` the sampler's status bits;
+    ``epoch`` int64 [slots] the owner that each token belongs to; the rest only where asked for."""
+
+    launch: int
+    token: NDArray[np.int32]
+    status: NDArray[np.int32]
+    epoch: NDArray[np.int64]
+    action: NDArray[np.int32]
+    logprob: NDArray[np.float32] | None = None
+    rank: NDArray[np.int32] | None = None
+    top_ids: NDArray[np.int32] | None = None
+    top_logprobs: NDArray[np.float32] | None = None
+    forward_s: float = 0.0
+    wait_s: float = 0.0
+    error: Exception | None = None
+
+    @classmethod
+    def nothing(cls, launch: int, slots: int) -> LaunchResult:
+        """A launch in which no slot advanced."""
+        idle = np.full(slots, SlotAction.IDLE, np.int32)
+        return cls(launch, np.full(slots, -1, np.int32), np.zeros(slots, np.int32), np.zeros(slots, np.int64), idle)

@@ -1,0 +1,127 @@
+"""A request as the step loop sees it, made from a Generate message by ``admit``: everything checked, nothing pending."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gpu_worker.sampler.finish import FinishRules
+from shared import guide as guides
+from shared import sampling_params
+from shared.errors import BadRequest, ProtocolVersion, TooLarge
+from shared.guide import Guide
+from shared.protocol import PROTOCOL_VERSION, ChatMessage, Generate
+from shared.sampling_params import SamplingParams
+from shared.tokenizer import Vocabulary, special_id_set
+
+
+class PromptEncoder(Protocol):
+    """Turns text and chats into token ids."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
+
+    def encode_chat(self, messages: list[ChatMessage]) -> list[int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What admission needs to know of the model."""
+
+    name: str
+    vocabulary: Vocabulary
+    encoder: PromptEncoder
+    max_length: int
+
+
+@dataclass(slots=True)
+class Request:
+    """One admitted request. ``deadline_s`` and ``received_s`` are on the worker's clock; ``end_ids`` are the tokens that end a text
+    by themselves (the request's stop set towards a grammar); ``output_token_ids`` are tokens it came with (continuation)."""
+
+    client: bytes
+    request_id: str
+    prompt_token_ids: list[int]
+    output_token_ids: list[int]
+    params: SamplingParams
+    guide: Guide | None
+    end_ids: frozenset[int]
+    max_tokens: int
+    stream: bool
+    verify: bool
+    received_s: float
+    deadline_s: float
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def key(self) -> tuple[bytes, str]:
+        return self.client, self.request_id
+
+    def finish_rules(self) -> FinishRules:
+        end_ids = frozenset() if self.params.ignore_eos else self.end_ids
+        return FinishRules(end_ids, frozenset(self.params.stop_token_ids) - end_ids, self.max_tokens)
+
+
+def admit(message: Generate, client: bytes, model: Model, *, now_s: float, deadline_s: float, max_deadline_s: float) -> Request:
+    """Checks a message and makes a request of it. Raises BadRequest (field named), TooLarge, ProtocolVersion."""
+    if message.protocol_version != PROTOCOL_VERSION:
+        text = f"this worker speaks version {PROTOCOL_VERSION}, not {message.protocol_version}"
+        raise ProtocolVersion(text, field="protocol_version")
+    params = sampling_params.from_mapping(message.sampling_params)
+    guide = guides.guide_from_request(message.response_format, message.structured_outputs)
+    _check_combination(params, guide, model.vocabulary)
+    prompt = _prompt_ids(message, params, model)
+    room = model.max_length - len(prompt)
+    if room < 1 or len(message.output_token_ids) >= room:
+        raise TooLarge(f"{len(prompt)} prompt tokens leave no room in {model.max_length}", field="prompt")
+    _check_ids(message.output_token_ids, model.vocabulary, "output_token_ids")
+    if len(message.output_token_ids) >= params.max_tokens:
+        raise BadRequest("as many tokens as max_tokens are already there", field="output_token_ids")
+    wanted_s = min(message.deadline_s or deadline_s, max_deadline_s)
+    return Request(
+        client=client, request_id=message.request_id, prompt_token_ids=prompt, output_token_ids=list(message.output_token_ids),
+        params=params, guide=guide, end_ids=_end_ids(params, model.vocabulary), max_tokens=min(params.max_tokens, room),
+        stream=message.stream, verify=message.verify, received_s=now_s, deadline_s=now_s + wanted_s,
+    )  # fmt: skip
+
+
+def _check_combination(params: SamplingParams, guide: Guide | None, vocabulary: Vocabulary) -> None:
+    for name in ("stop_token_ids", "end_id"):
+        value = getattr(params, name)
+        for token_id in value if isinstance(value, list) else [] if value is None or value < 0 else [value]:
+            if token_id >= vocabulary.size:
+                raise BadRequest(f"{token_id} is outside the vocabulary [0, {vocabulary.size})", field=name)
+    if guide is not None and params.ignore_eos:
+        raise BadRequest("cannot be honoured with a guide: the grammar decides where the text ends", field="ignore_eos")
+    if guide is not None and params.end_id == -1:
+        raise BadRequest("a guided text needs an end token", field="end_id")
+
+
+def _prompt_ids(message: Generate, params: SamplingParams, model: Model) -> list[int]:
+    given = [name for name in ("prompt", "messages", "prompt_token_ids") if getattr(message, name) is not None]
+    if len(given) != 1:
+        raise BadRequest(f"{len(given)} prompts given: exactly one of prompt, messages, prompt_token_ids", field="prompt")
+    if message.messages is not None:
+        ids = model.encoder.encode_chat(message.messages)
+    elif message.prompt is not None:
+        ids = model.encoder.encode(message.prompt, add_special_tokens=params.add_special_tokens)
+    else:
+        ids = list(message.prompt_token_ids or [])
+        _check_ids(ids, model.vocabulary, "prompt_token_ids")
+    if params.truncate_prompt_tokens is not None:
+        ids = ids[-params.truncate_prompt_tokens :]
+    if not ids:
+        raise BadRequest("the prompt has no tokens", field=given[0])
+    return ids
+
+
+def _check_ids(ids: list[int], vocabulary: Vocabulary, field_name: str) -> None:
+    for at, token_id in enumerate(ids):
+        if not 0 <= token_id < vocabulary.size:
+            raise BadRequest(f"{token_id} is outside the vocabulary [0, {vocabulary.size})", field=f"{field_name}[{at}]")
+
+
+def _end_ids(params: SamplingParams, vocabulary: Vocabulary) -> frozenset[int]:
+    """The request's own stop set: its end id or the vocabulary's, and those of its stop ids that are special tokens (an ordinary
+    token as a stop id may end a guided text early, but it is not how the text ends)."""
+    own = frozenset(vocabulary.stop_ids) if params.end_id is None else frozenset({params.end_id} - {-1})
+    return own | (frozenset(params.stop_token_ids) & special_id_set(vocabulary))

@@ -1,0 +1,1 @@
+"""The sampler: parameters by slot, seeds, finish rules, and one launch for the whole batch."""

@@ -1,0 +1,80 @@
+"""Finish rules: end id over length over stop words on one token (spec 114), and stop strings on text with hold-back (R23)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Why a sequence ended. ``stop_reason``: ``eos``, ``grammar``, the stop string or the stop token id; None for length."""
+
+    reason: FinishReason
+    stop_reason: str | int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FinishRules:
+    """What ends one sequence by token: end ids (none under ignore_eos), the length, stop token ids."""
+
+    end_ids: frozenset[int]
+    stop_token_ids: frozenset[int]
+    max_tokens: int
+
+    def check(self, token_id: int, num_tokens: int) -> Finish | None:
+        """The reason at the token that makes the output ``num_tokens`` long, or None. Order: end id, length, stop id."""
+        if token_id in self.end_ids:
+            return Finish("stop", "eos")
+        if num_tokens >= self.max_tokens:
+            return Finish("length")
+        return Finish("stop", token_id) if token_id in self.stop_token_ids else None
+
+
+class StopStrings:
+    """Streams text and ends it at the earliest stop string, also one that crosses token borders.
+
+    Text that could be the beginning of a stop string is held back until it is decided.
+    """
+
+    def __init__(self, stops: Sequence[str], *, include_stop: bool = False) -> None:
+        self._stops = tuple(stops)
+        self._include_stop = include_stop
+        self._held = ""
+        self.found: str | None = None
+
+    def push(self, text: str) -> str:
+        """Text that may be shown now. After ``found`` is set nothing more comes out."""
+        if self.found is not None:
+            return ""
+        self._held += text
+        if not self._stops:
+            return self.flush()
+        hit = min(((at, stop) for stop in self._stops if (at := self._held.find(stop)) >= 0), default=None)
+        if hit is not None:
+            return self._end(*hit)
+        keep = max(self._overlap(stop) for stop in self._stops)
+        shown = self._held[: len(self._held) - keep]
+        self._held = self._held[len(shown) :]
+        return shown
+
+    def flush(self) -> str:
+        """What was held back, where the sequence ends for another reason."""
+        shown, self._held = self._held, ""
+        return shown
+
+    def _end(self, at: int, stop: str) -> str:
+        self.found = stop
+        shown = self._held[: at + (len(stop) if self._include_stop else 0)]
+        self._held = ""
+        return shown
+
+    def _overlap(self, stop: str) -> int:
+        """Length of the longest end of the held text that begins ``stop``."""
+        for length in range(min(len(stop) - 1, len(self._held)), 0, -1):
+            if self._held.endswith(stop[:length]):
+                return length
+        return 0
