@@ -2,12 +2,13 @@
 
 Candidates are (beam, token) with raw cumulative log-probability cum + logprob, ranked by
 (cum + diversity * beam) / generated_length ^ length_penalty (descending; then beam, token ascending), generated_length
-counting the candidate. Of the best 2 * width, end ids among the first `width` go to the pool of finished beams and
-later ones are dropped; the best others go on, up to `width`. The stored cum stays raw; the pool keeps the `width` best
-by cum / length ^ length_penalty.
+counting the candidate; each operation in fp32, the power rounded to it. Of the best 2 * width, end ids among the first
+`width` go to the pool of finished beams and later ones are dropped; the best others go on, up to `width`. The stored
+cum stays raw; the pool keeps the `width` best by cum / length ^ length_penalty.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -68,9 +69,7 @@ class BeamStep:
     token: Tensor
 
 
-@dataclass(slots=True)
-class Candidate:
-    rank: float
+class Candidate(NamedTuple):
     beam: int
     token: int
     cum: float
@@ -109,15 +108,16 @@ def _advance(b: int, logprobs: F32, state: BeamState, params: BeamParams, step: 
 
 
 def _candidates(b: int, logprobs: F32, state: BeamState, params: BeamParams, count: int) -> list[Candidate]:
-    scale = _length_scale(int(state.length[b]) + 1, params, b)
-    found: list[Candidate] = []
-    for beam, cum in enumerate(state.cum[b].numpy()):
-        total = cum + logprobs[beam]
-        allowed = np.flatnonzero(total > _NEG)
-        top = allowed[np.argsort(-total[allowed], kind="stable")[:count]]
-        bonus = float(params.diversity[b]) * beam
-        found += [Candidate((float(total[t]) + bonus) / scale, beam, int(t), float(total[t])) for t in top]
-    return sorted(found, key=lambda c: (-c.rank, c.beam, c.token))[:count]
+    total = state.cum[b].numpy()[:, None] + logprobs
+    bonus = params.diversity[b].numpy() * np.arange(total.shape[0], dtype=np.float32)
+    rank = ((total + bonus[:, None]) / np.float32(_length_scale(int(state.length[b]) + 1, params, b))).ravel()
+    allowed = np.flatnonzero(total.ravel() > _NEG)
+    if allowed.size > count:
+        least = np.partition(rank[allowed], allowed.size - count)[allowed.size - count]
+        allowed = allowed[rank[allowed] >= least]
+    best = allowed[np.argsort(-rank[allowed], kind="stable")[:count]]
+    vocab_size = total.shape[1]
+    return [Candidate(int(at) // vocab_size, int(at) % vocab_size, float(total.ravel()[at])) for at in best]
 
 
 def _move(b: int, state: BeamState, step: BeamStep, survivors: list[Candidate]) -> None:

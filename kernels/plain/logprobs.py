@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels.plain import weights
@@ -39,29 +40,45 @@ class Table:
         return float(self.logprob[at]), 1 + int((self.x > self.x[at]).sum())
 
     def top(self, n: int) -> tuple[Columns, F64]:
-        order = np.argsort(-self.x, kind="stable")[:n]
+        if n == 0:
+            return self.columns[:0], self.logprob[:0]
+        best = np.arange(self.x.size)
+        if n < self.x.size:
+            best = np.flatnonzero(self.x >= np.partition(self.x, self.x.size - n)[self.x.size - n])
+        order = best[np.argsort(-self.x[best], kind="stable")[:n]]
         return self.columns[order], self.logprob[order]
 
 
-def attach(result: SampleResult, logits: Tensor, live: list[LiveRow], chosen: list[int | None], masks: RowMasks,
-           mode: Literal["raw", "processed"], n: int) -> None:
-    """Fill logprob, rank, top_ids and top_logprobs of the rows that have a token."""
-    count = len(live)
-    logprob, rank = np.full(count, -np.inf, np.float32), np.zeros(count, np.int32)
-    top_ids, top_logprobs = np.full((count, n), -1, np.int32), np.full((count, n), -np.inf, np.float32)
-    for i, (row, column) in enumerate(zip(live, chosen, strict=True)):
-        if row.kept is None or column is None:
-            continue
-        table = _raw(logits[i], masks) if mode == "raw" else _processed(row.columns, row.x, row.kept)
-        logprob[i], rank[i] = table.of(column)
-        columns, values = table.top(n)
-        top_ids[i, : columns.size], top_logprobs[i, : columns.size] = masks.tokens(columns), values
-    result.logprob, result.rank = torch.from_numpy(logprob), torch.from_numpy(rank)
-    result.top_ids, result.top_logprobs = torch.from_numpy(top_ids), torch.from_numpy(top_logprobs)
+@dataclass(slots=True)
+class LogprobOutput:
+    """The four outputs of R rows as they fill up; rows without a token keep -inf, rank 0 and id -1."""
+
+    mode: Literal["raw", "processed"]
+    logprob: F32
+    rank: NDArray[np.int32]
+    top_ids: NDArray[np.int32]
+    top_logprobs: F32
+
+    @classmethod
+    def of(cls, mode: Literal["raw", "processed"], rows: int, n: int) -> "LogprobOutput":
+        return cls(mode, np.full(rows, -np.inf, np.float32), np.zeros(rows, np.int32),
+                   np.full((rows, n), -1, np.int32), np.full((rows, n), -np.inf, np.float32))
+
+    def fill(self, i: int, logits: Tensor, live: LiveRow, column: int, masks: RowMasks) -> None:
+        if live.kept is None:
+            return
+        table = _raw(logits, masks) if self.mode == "raw" else _processed(live.columns, live.x, live.kept)
+        self.logprob[i], self.rank[i] = table.of(column)
+        columns, values = table.top(self.top_ids.shape[1])
+        self.top_ids[i, : columns.size], self.top_logprobs[i, : columns.size] = masks.tokens(columns), values
+
+    def attach(self, result: SampleResult) -> None:
+        result.logprob, result.rank = torch.from_numpy(self.logprob), torch.from_numpy(self.rank)
+        result.top_ids, result.top_logprobs = torch.from_numpy(self.top_ids), torch.from_numpy(self.top_logprobs)
 
 
 def _raw(logits: Tensor, masks: RowMasks) -> Table:
-    columns = masks.in_vocabulary()
+    columns = masks.vocabulary
     x = take(logits, columns)
     usable = ~np.isnan(x)
     columns, x = columns[usable], x[usable]

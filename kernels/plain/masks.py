@@ -32,6 +32,7 @@ class RowMasks:
     index: NDArray[np.int32]
     status: NDArray[np.int32]
     targets: Columns | None  # target id of each column where there is a d2t
+    vocabulary: Columns  # columns whose target id exists, ascending
 
     @classmethod
     def of(cls, logits: Tensor, vocab_size: int, bitmask: Tensor | None, row_index: Tensor | None,
@@ -44,13 +45,14 @@ class RowMasks:
         default = RowStatus.UNGUIDED if bitmask is None else RowStatus.GUIDED
         index = np.arange(rows, dtype=np.int32) if row_index is None else _rows_i32("row_index", row_index, rows)
         status = np.full(rows, default, np.int32) if row_status is None else _rows_i32("row_status", row_status, rows)
-        words = _mask_words(bitmask, vocab_size)
-        return cls(width, vocab_size, bit_offset, words, index, status, _targets(width, bit_offset, d2t))
+        words, targets = _mask_words(bitmask, vocab_size), _targets(width, bit_offset, d2t)
+        vocabulary = _in_vocabulary(width, vocab_size, bit_offset, targets)
+        return cls(width, vocab_size, bit_offset, words, index, status, targets, vocabulary)
 
     def allowed(self, row: int) -> Columns:
         """Allowed columns of a row that is not held, ascending."""
         if self.status[row] == RowStatus.UNGUIDED:
-            return self.in_vocabulary()
+            return self.vocabulary
         if self.words is None:
             raise ValueError(f"row {row} is guided, but there is no bitmask")
         if not 0 <= self.index[row] < len(self.words):
@@ -64,21 +66,13 @@ class RowMasks:
         """Target ids of columns."""
         return columns + self.bit_offset if self.targets is None else self.targets[columns]
 
-    def in_vocabulary(self) -> Columns:
-        """Columns whose target id exists, ascending."""
-        if self.targets is None:
-            return np.arange(max(0, min(self.width, self.vocab_size - self.bit_offset)))
-        return np.flatnonzero((self.targets >= 0) & (self.targets < self.vocab_size))
-
     def _guided(self, words: NDArray[np.uint32]) -> Columns:
         if self.targets is None:
             ids = _set_bits(words)
             ends = (self.bit_offset, min(self.vocab_size, self.bit_offset + self.width))
             low, high = np.searchsorted(ids, ends)
             return ids[low:high] - self.bit_offset
-        columns = self.in_vocabulary()
-        bits = np.unpackbits(words.view(np.uint8), bitorder="little")
-        return columns[bits[self.targets[columns]] != 0]
+        return self.vocabulary[_bits(words)[self.targets[self.vocabulary]]]
 
 
 def apply_bitmask(logits: Tensor, bitmask: Tensor, row_index: Tensor | None, row_status: Tensor | None,
@@ -117,10 +111,19 @@ def _targets(width: int, bit_offset: int, d2t: Tensor | None) -> Columns | None:
     return targets
 
 
+def _in_vocabulary(width: int, vocab_size: int, bit_offset: int, targets: Columns | None) -> Columns:
+    if targets is None:
+        return np.arange(max(0, min(width, vocab_size - bit_offset)))
+    return np.flatnonzero((targets >= 0) & (targets < vocab_size))
+
+
 def _set_bits(words: NDArray[np.uint32]) -> Columns:
     live = np.flatnonzero(words)
     if live.size * _SPARSE > words.size:
-        return np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))
-    bits = np.unpackbits(words[live].view(np.uint8), bitorder="little").reshape(-1, _WORD)
-    where, bit = np.nonzero(bits)
+        return np.flatnonzero(_bits(words))
+    where, bit = np.nonzero(_bits(words[live]).reshape(-1, _WORD))
     return live[where] * _WORD + bit
+
+
+def _bits(words: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    return np.unpackbits(words.view(np.uint8), bitorder="little").view(np.bool_)
