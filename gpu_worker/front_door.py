@@ -103,7 +103,7 @@ class FrontDoor:
             if self._clients.is_open(client, message.request_id):
                 self._loop.cancel(client, message.request_id)
         else:
-            reply = msgspec.structs.replace(self._health(), requests=self._clients.of(client))
+            reply = msgspec.structs.replace(self._health(), requests=self._clients.of(client), nonce=message.nonce)
             self._send(client, reply)
 
     def _generate(self, client: bytes, message: Generate) -> None:

@@ -116,7 +116,10 @@ class Cancelled(MaskstreamError):
 
 
 class WorkerLost(MaskstreamError):
+    """``token_ids``: what the first choice had; send it again as ``output_token_ids`` to go on."""
+
     code = "worker_lost"
+    token_ids: list[int] = []  # noqa: RUF012  replaced, never changed in place
 
 
 class Unauthorised(MaskstreamError):

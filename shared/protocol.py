@@ -82,7 +82,9 @@ class Cancel(Message, tag="cancel", frozen=True, kw_only=True):
 
 
 class Health(Message, tag="health", frozen=True, kw_only=True):
-    pass
+    """``nonce`` comes back in the reply."""
+
+    nonce: int = 0
 
 
 # ---- worker -> client --------------------------------------------------------------------------------------------------------
@@ -174,6 +176,7 @@ class HealthReply(Message, tag="health_reply", frozen=True, kw_only=True):
     grammar_services: list[str]
     version: str
     requests: list[str] = []
+    nonce: int = 0
     protocol_version: int = PROTOCOL_VERSION
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket as stdlib_socket
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import zmq
@@ -12,14 +12,14 @@ import zmq
 from shared.errors import ConfigError
 from shared.protocol import MAX_FRAME_BYTES
 
-SocketT = TypeVar("SocketT", bound="zmq.Socket[bytes]")
+SocketT = TypeVar("SocketT", bound="zmq.Socket[Any]")
 
 HEARTBEAT_INTERVAL_MS = 500
 HEARTBEAT_TIMEOUT_MS = 2_000
 HANDSHAKE_TIMEOUT_MS = 2_000
 
 
-def configure(socket: zmq.Socket[bytes], *, high_water_mark: int = 1_000, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+def configure(socket: zmq.Socket[Any], *, high_water_mark: int = 1_000, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
     """Options that every socket has."""
     socket.setsockopt(zmq.LINGER, 0)  # default -1 keeps a process from ending while a peer is dead
     socket.setsockopt(zmq.SNDHWM, high_water_mark)  # the last bound behind credits
@@ -93,7 +93,7 @@ def resolve_all(address: str) -> list[str]:
     return sorted({f"tcp://{entry[4][0]}:{parts.port}" for entry in found})
 
 
-def last_endpoint(socket: zmq.Socket[bytes]) -> str:
+def last_endpoint(socket: zmq.Socket[Any]) -> str:
     """The address a socket is bound to (the port chosen for ``tcp://127.0.0.1:*``)."""
     endpoint = socket.getsockopt(zmq.LAST_ENDPOINT)
     return bytes(endpoint).rstrip(b"\0").decode() if not isinstance(endpoint, int) else ""

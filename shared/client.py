@@ -1,0 +1,293 @@
+"""The ZMQ client: ``AsyncClient`` for asyncio programs, ``Client`` as its blocking face.
+
+    with Client("tcp://127.0.0.1:5555") as client:
+        result = client.generate("Who are you?", schema={"type": "object", ...}, max_tokens=100)
+        print(result.text, result.valid)
+
+A worker that dies or restarts is noticed within ``lost_after_s``: its requests raise ``WorkerLost``, whose ``token_ids`` can be
+sent again as ``output_token_ids`` (a seeded request goes on exactly where it was).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import secrets
+import threading
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from shared import protocol, sockets
+from shared.errors import BadRequest, WorkerLost
+from shared.protocol import Accepted, Cancel, ChatMessage, Choice, Delta, Done, Failed, Generate, Health, HealthReply, Usage
+
+DEFAULT_ADDRESS = "tcp://127.0.0.1:5555"
+ResultT = TypeVar("ResultT")
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """A finished request. ``text``, ``valid`` and so on are those of the first choice."""
+
+    request_id: str
+    choices: list[Choice]
+    usage: Usage
+    guide_kind: str
+    engine: str
+    warnings: list[str]
+    services: list[str]
+
+    @property
+    def text(self) -> str:
+        return self.choices[0].text
+
+    @property
+    def token_ids(self) -> list[int]:
+        return self.choices[0].token_ids
+
+    @property
+    def finish_reason(self) -> str:
+        return self.choices[0].finish_reason
+
+    @property
+    def stop_reason(self) -> str | int | None:
+        return self.choices[0].stop_reason
+
+    @property
+    def valid(self) -> bool | None:
+        return self.choices[0].valid
+
+    @classmethod
+    def of(cls, done: Done) -> Result:
+        return cls(**{name: getattr(done, name) for name in cls.__struct_fields__})
+
+
+def make_generate(
+    prompt: str | None = None, *, messages: Sequence[Any] | None = None, prompt_token_ids: Sequence[int] | None = None,
+    output_token_ids: Sequence[int] = (), schema: Any = None, regex: str | None = None, choice: Sequence[str] | None = None,
+    response_format: dict[str, Any] | None = None, structured_outputs: dict[str, Any] | None = None, stream: bool = True,
+    verify: bool = False, deadline_s: float | None = None, request_id: str | None = None, **sampling_params: Any,
+) -> Generate:  # fmt: skip
+    """A Generate message; ``schema``, ``regex`` and ``choice`` are short for ``structured_outputs``. Other names are parameters."""
+    short = {name: value for name, value in (("json", schema), ("regex", regex), ("choice", choice)) if value is not None}
+    if short:
+        structured_outputs = {**(structured_outputs or {}), **short}
+    chat = [m if isinstance(m, ChatMessage) else ChatMessage(**m) for m in messages] if messages is not None else None
+    return Generate(
+        request_id=request_id or secrets.token_hex(8), prompt=prompt, messages=chat,
+        prompt_token_ids=list(prompt_token_ids) if prompt_token_ids is not None else None,
+        output_token_ids=list(output_token_ids), sampling_params=sampling_params, response_format=response_format,
+        structured_outputs=structured_outputs, stream=stream, verify=verify, deadline_s=deadline_s,
+    )  # fmt: skip
+
+
+class AsyncClient:
+    """One connection to a worker; any number of requests at once. Use as an async context manager."""
+
+    def __init__(self, address: str = DEFAULT_ADDRESS, *, lost_after_s: float = 5.0, heartbeat_s: float = 1.0) -> None:
+        self._address, self._lost_after_s, self._heartbeat_s = address, lost_after_s, heartbeat_s
+        self._pending: dict[str, asyncio.Queue[Accepted | Delta | Done | Failed | WorkerLost]] = {}
+        self._health_waiters: dict[int, asyncio.Future[HealthReply]] = {}
+        self._known_at_ping: dict[int, frozenset[str]] = {}
+        self._nonce = 0
+        self._last_heard_s = 0.0
+
+    async def __aenter__(self) -> Self:
+        self._context = zmq.asyncio.Context()
+        self._socket = sockets.connect_dealer(self._context, self._address)
+        self._last_heard_s = asyncio.get_running_loop().time()
+        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._watch())]
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._socket.close(0)
+        self._context.term()
+
+    async def stream(self, prompt: str | None = None, **arguments: Any) -> AsyncIterator[Delta | Result]:
+        """Yields Delta pieces as they come, then the Result. Raises the error the worker reports, by its class."""
+        message = make_generate(prompt, **arguments)
+        inbox: asyncio.Queue[Any] = asyncio.Queue()
+        self._pending[message.request_id] = inbox
+        tokens: list[int] = []
+        ended = False
+        try:
+            await self._send(message)
+            while not ended:
+                reply = await inbox.get()
+                ended = isinstance(reply, Done | Failed | WorkerLost)
+                if isinstance(reply, Delta):
+                    tokens += reply.token_ids if reply.choice == 0 else []
+                    yield reply
+                elif isinstance(reply, Failed):
+                    raise reply.error.exception()
+                elif isinstance(reply, WorkerLost):
+                    reply.token_ids = tokens
+                    raise reply
+                elif isinstance(reply, Done):
+                    yield Result.of(reply)
+        finally:
+            self._pending.pop(message.request_id, None)
+            if not ended:
+                await self._abandon(message.request_id)
+
+    async def generate(self, prompt: str | None = None, **arguments: Any) -> Result:
+        """The finished request."""
+        async for piece in self.stream(prompt, **arguments):
+            if isinstance(piece, Result):
+                return piece
+        raise WorkerLost("the stream ended without a result")
+
+    async def cancel(self, request_id: str) -> None:
+        """Asks for an early end: the request still gets its one ending, with what it has."""
+        await self._send(Cancel(request_id=request_id))
+
+    async def health(self, timeout_s: float = 5.0) -> HealthReply:
+        """A real round trip through the worker's front door. Raises WorkerLost after ``timeout_s``."""
+        nonce = self._next_nonce()
+        waiter: asyncio.Future[HealthReply] = asyncio.get_running_loop().create_future()
+        self._health_waiters[nonce] = waiter
+        try:
+            await asyncio.wait_for(self._ask_health(nonce, waiter), timeout_s)
+        except TimeoutError:
+            raise WorkerLost(f"no answer from {self._address} in {timeout_s} s") from None
+        finally:
+            self._health_waiters.pop(nonce, None)
+        return waiter.result()
+
+    async def _ask_health(self, nonce: int, waiter: asyncio.Future[HealthReply]) -> None:
+        await self._send(Health(nonce=nonce))
+        await waiter
+
+    def _next_nonce(self) -> int:
+        """A new number for a Health message, with the requests that were sent before it."""
+        self._nonce += 1
+        self._known_at_ping[self._nonce] = frozenset(self._pending)
+        return self._nonce
+
+    async def _send(self, message: Generate | Cancel | Health) -> None:
+        frame = protocol.encode(message)
+        if len(frame) > protocol.MAX_FRAME_BYTES:
+            raise BadRequest(f"{len(frame)} bytes; a frame holds {protocol.MAX_FRAME_BYTES}", field="request")
+        try:
+            sent: Awaitable[Any] = self._socket.send(frame)
+            await asyncio.wait_for(sent, self._lost_after_s)
+        except TimeoutError:
+            raise WorkerLost(f"no worker at {self._address}") from None
+
+    async def _abandon(self, request_id: str) -> None:
+        """Cancels a request whose caller has stopped listening; a request that has ended is not known there and nothing happens."""
+        try:
+            await self._socket.send(protocol.encode(Cancel(request_id=request_id)), zmq.NOBLOCK)
+        except zmq.ZMQError:
+            return  # the worker is gone, and the request with it
+
+    async def _read(self) -> None:
+        while True:
+            await self._socket.poll()  # never cancel a recv: it would lose the message
+            try:
+                frame = await self._socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                continue
+            self._last_heard_s = asyncio.get_running_loop().time()
+            self._dispatch(protocol.decode_reply(frame))
+
+    def _dispatch(self, message: protocol.WorkerReply) -> None:
+        if isinstance(message, HealthReply):
+            self._compare(message)
+            waiter = self._health_waiters.get(message.nonce)
+            if waiter is not None and not waiter.done():
+                waiter.set_result(message)
+        elif (inbox := self._pending.get(message.request_id)) is not None:
+            inbox.put_nowait(message)
+
+    def _compare(self, message: HealthReply) -> None:
+        """Requests sent before the question that the worker does not know any more were lost with it."""
+        asked = self._known_at_ping.pop(message.nonce, frozenset())
+        self._known_at_ping = {n: known for n, known in self._known_at_ping.items() if n > message.nonce}
+        for request_id in (asked & set(self._pending)) - set(message.requests):
+            inbox = self._pending[request_id]
+            if inbox.empty():
+                inbox.put_nowait(WorkerLost(f"the worker at {self._address} does not know {request_id} any more"))
+
+    async def _watch(self) -> None:
+        """While requests are open and the line is quiet, asks for health; gives up on a worker that does not answer."""
+        while True:
+            await asyncio.sleep(self._heartbeat_s)
+            quiet_s = asyncio.get_running_loop().time() - self._last_heard_s
+            if not self._pending:
+                self._last_heard_s = asyncio.get_running_loop().time()
+            elif quiet_s > self._lost_after_s:
+                for inbox in self._pending.values():
+                    inbox.put_nowait(WorkerLost(f"no sign of life from {self._address} for {quiet_s:.1f} s"))
+            else:
+                await self._ping()
+
+    async def _ping(self) -> None:
+        try:
+            await self._socket.send(protocol.encode(Health(nonce=self._next_nonce())), zmq.NOBLOCK)
+        except zmq.Again:
+            return  # not connected now; silence decides
+
+
+class Client:
+    """Blocking face of AsyncClient, for scripts and threads. Use as a context manager."""
+
+    def __init__(self, address: str = DEFAULT_ADDRESS, *, lost_after_s: float = 5.0) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="client", daemon=True)
+        self._client = AsyncClient(address, lost_after_s=lost_after_s)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._wait(self._client.__aenter__())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._wait(self._client.__aexit__(kind, error, trace))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def generate(self, prompt: str | None = None, **arguments: Any) -> Result:
+        """The finished request; see ``make_generate`` for the arguments."""
+        result: Result = self._wait(self._client.generate(prompt, **arguments))
+        return result
+
+    def stream(self, prompt: str | None = None, **arguments: Any) -> Iterator[Delta | Result]:
+        """Delta pieces as they come, then the Result."""
+        pieces: queue.SimpleQueue[Delta | Result | BaseException | None] = queue.SimpleQueue()
+        future = asyncio.run_coroutine_threadsafe(self._pump(pieces, prompt, arguments), self._loop)
+        try:
+            while (piece := pieces.get()) is not None:
+                if isinstance(piece, BaseException):
+                    raise piece
+                yield piece
+        finally:
+            future.cancel()
+
+    def health(self, timeout_s: float = 5.0) -> HealthReply:
+        reply: HealthReply = self._wait(self._client.health(timeout_s))
+        return reply
+
+    def cancel(self, request_id: str) -> None:
+        self._wait(self._client.cancel(request_id))
+
+    async def _pump(
+        self, pieces: queue.SimpleQueue[Delta | Result | BaseException | None], prompt: str | None, arguments: dict[str, Any]
+    ) -> None:
+        try:
+            async for piece in self._client.stream(prompt, **arguments):
+                pieces.put(piece)
+            pieces.put(None)
+        except Exception as error:
+            pieces.put(error)
+
+    def _wait(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
