@@ -10,7 +10,7 @@ GRAMMAR ?= 2
 
 BIN := .venv/bin
 STAMP := .venv/.installed
-PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+PIP := $(BIN)/python -m pip install --disable-pip-version-check $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 EXTRAS := grammar,worker,demo,test
 # Before Python starts: sums do not depend on the batch a row is in.
 export MKL_CBWR := AVX2,STRICT
@@ -30,7 +30,7 @@ $(BIN)/python:
 
 $(STAMP): pyproject.toml requirements/no-deps.txt | $(BIN)/python
 	@echo "install: maskstream[$(EXTRAS)] and what it needs (minutes at first, torch is the largest)"
-	@$(PIP) -e '.[$(EXTRAS)]' | sed -u -n -e 's/^Collecting \([^ ]*\).*/install: \1/p' -e 's/^Installing collected.*/install: unpacking/p' -e '/^Successfully/p'
+	@$(PIP) -e '.[$(EXTRAS)]'
 	@echo "install: packages whose own lists of needs are not followed"
 	@$(PIP) -q --no-deps -r requirements/no-deps.txt
 	@touch $@
