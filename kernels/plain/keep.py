@@ -66,9 +66,13 @@ def one_hot(column: int, x: float) -> Kept:
 
 def draw(kept: Kept, bits: int) -> int:
     """First kept column, ascending, whose running mass exceeds the share of the total that 64 random bits point at."""
-    running = np.cumsum(kept.masses)
-    target = np.uint64(weights.high64(bits, kept.total))
-    return int(kept.columns[np.searchsorted(running, target, side="right")])
+    return int(draw_many(kept, np.array([bits], dtype=np.uint64))[0])
+
+
+def draw_many(kept: Kept, bits: Masses) -> Columns:
+    """`draw` for many bits."""
+    targets = weights.high64_many(bits, kept.total)
+    return kept.columns[np.searchsorted(np.cumsum(kept.masses), targets, side="right")]
 
 
 def _prefix(x: F32, xmax: np.float32, filters: Filters) -> tuple[float, int]:

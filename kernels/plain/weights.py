@@ -79,6 +79,15 @@ def high64(bits: int, mass: int) -> int:
     return bits * mass >> 64
 
 
+def high64_many(bits: Masses, mass: int) -> Masses:
+    """`high64` of many bits with one mass below 2^64, in 32-bit limbs."""
+    low_mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
+    mass_low, mass_high = np.uint64(mass & 0xFFFFFFFF), np.uint64(mass >> 32)
+    low, high = bits & low_mask, bits >> shift
+    middle = high * mass_low + (low * mass_low >> shift)
+    return high * mass_high + (middle >> shift) + (low * mass_high + (middle & low_mask) >> shift)
+
+
 def min_p_threshold(xmax: np.float32, temperature: np.float32, min_p: np.float32) -> np.float32:
     """fma(T, ln(min_p), xmax), never above xmax; the logarithm is the float64 one rounded to fp32."""
     log_min_p = np.float32(math.log(float(min_p)))
