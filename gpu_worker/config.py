@@ -33,6 +33,7 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
         0.05
     )
     replay_after_s: Annotated[float, Meta(description="silence of a service before its session moves", gt=0, le=600)] = 1.0
+    suspend_after_s: Annotated[float, Meta(description="a sequence held longer gives its slot back", gt=0, le=600)] = 2.0
     last_resort_s: Annotated[float, Meta(description="a launch whose descriptor is not sealed by then holds", gt=0, le=600)] = 5.0
     deadline_s: Annotated[float, Meta(description="deadline of a request that names none", gt=0, le=86400)] = 120.0
     max_deadline_s: Annotated[float, Meta(description="longest deadline that a request may name", gt=0, le=86400)] = 600.0

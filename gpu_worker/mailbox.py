@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import select
 from typing import Generic, TypeVar
 
 ItemT = TypeVar("ItemT")
@@ -36,6 +37,10 @@ class Mailbox(Generic[ItemT]):
                 taken.append(self._items.get_nowait())
             except queue.Empty:
                 return taken
+
+    def wait(self, timeout_s: float) -> None:
+        """Blocks until an item (or ``wake``) comes or the time has passed."""
+        select.select([self._event], [], [], timeout_s)
 
     def clear(self) -> None:
         try:

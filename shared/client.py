@@ -92,6 +92,7 @@ class AsyncClient:
         self._address, self._lost_after_s, self._heartbeat_s = address, lost_after_s, heartbeat_s
         self._pending: dict[str, asyncio.Queue[Accepted | Delta | Done | Failed | WorkerLost]] = {}
         self._health_waiters: dict[int, asyncio.Future[HealthReply]] = {}
+        self._sent: set[str] = set()
         self._known_at_ping: dict[int, frozenset[str]] = {}
         self._nonce = 0
         self._last_heard_s = 0.0
@@ -119,6 +120,7 @@ class AsyncClient:
         ended = False
         try:
             await self._send(message)
+            self._sent.add(message.request_id)
             while not ended:
                 reply = await inbox.get()
                 ended = isinstance(reply, Done | Failed | WorkerLost)
@@ -134,6 +136,7 @@ class AsyncClient:
                     yield Result.of(reply)
         finally:
             self._pending.pop(message.request_id, None)
+            self._sent.discard(message.request_id)
             if not ended:
                 await self._abandon(message.request_id)
 
@@ -168,7 +171,7 @@ class AsyncClient:
     def _next_nonce(self) -> int:
         """A new number for a Health message, with the requests that were sent before it."""
         self._nonce += 1
-        self._known_at_ping[self._nonce] = frozenset(self._pending)
+        self._known_at_ping[self._nonce] = frozenset(self._sent)
         return self._nonce
 
     async def _send(self, message: Generate | Cancel | Health) -> None:

@@ -35,10 +35,10 @@ def add_flags(parser: argparse.ArgumentParser, settings: type[msgspec.Struct], p
         description = _description(hints[field.name])
         default = "required" if field.required else f"default {_show(field.default)}"
         help_text = f"{description} [{environment_name(prefix, field.name)}, {default}]"
+        switch: dict[str, Any] = {"nargs": "?", "const": "true"} if _plain(hints[field.name]) is bool else {}
         parser.add_argument(
-            f"--{field.name.replace('_', '-')}", dest=field.name, metavar="VALUE", help=help_text.replace("%", "%%"),
-            nargs="?" if _plain(hints[field.name]) is bool else None, const="true",
-        )  # fmt: skip
+            f"--{field.name.replace('_', '-')}", dest=field.name, metavar="VALUE", help=help_text.replace("%", "%%"), **switch
+        )
 
 
 def load(

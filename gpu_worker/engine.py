@@ -1,0 +1,264 @@
+"""The step loop: admit, forward, mask, sample, commit. One turn of ``_turn`` is one step of the batch.
+
+The forward of the next step is enqueued before the tokens of this one are read; grammar work runs under it. A guided sequence
+without a row holds: it repeats its step and nothing of it moves, while the others go on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from gpu_worker.config import WorkerSettings
+from gpu_worker.grammar_link import GrammarLink
+from gpu_worker.mailbox import Mailbox
+from gpu_worker.outcomes import Outcomes
+from gpu_worker.pipeline import MAX_IN_FLIGHT, Pipeline
+from gpu_worker.request import Request
+from gpu_worker.requests import RequestInProgress, Requests
+from gpu_worker.sampler.slot_params import SlotSamplingParams
+from gpu_worker.scheduler import Scheduler
+from gpu_worker.sequence import Phase, Sequence
+from gpu_worker.step_rows import StepRows
+from shared import log, metrics
+from shared.clock import Clock
+from shared.errors import MaskstreamError
+
+IDLE_WAIT_S = 0.1
+ALL_HELD_WAIT_S = 0.25
+"""How long a step waits for rows when no sequence of it could go on: nothing is lost by waiting."""
+
+
+class Engine:
+    """Owns scheduler, pipeline and requests; runs in its own thread. ``post`` hands it work from any thread."""
+
+    def __init__(
+        self, settings: WorkerSettings, pipeline: Pipeline, link: GrammarLink, scheduler: Scheduler, requests: Requests,
+        outcomes: Outcomes, clock: Clock,
+    ) -> None:  # fmt: skip
+        self._settings, self._pipeline, self._link, self._clock = settings, pipeline, link, clock
+        self.scheduler, self.requests, self._outcomes = scheduler, requests, outcomes
+        self._params = SlotSamplingParams(scheduler.num_slots)
+        self._rows = StepRows(link, scheduler.num_slots, requests.vocabulary.size, self._params)
+        self._inbox: Mailbox[Callable[[], None]] = Mailbox()
+        self._in_flight: deque[int] = deque()
+        self._next_launch = 1
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="step-loop", daemon=True)
+        self.last_turn_s = clock.now_s()
+        self._log = log.get("engine")
+
+    # ---- from other threads ----
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, request: Request) -> None:
+        self._inbox.put(lambda: self._begin(request))
+
+    def cancel(self, client: bytes, request_id: str) -> None:
+        self._inbox.put(lambda: self._cancel((client, request_id)))
+
+    def close(self) -> None:
+        self._stopping.set()
+        self._inbox.wake()
+        self._thread.join(timeout=30)
+        self._inbox.close()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    # ---- the loop ----
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self.last_turn_s = self._clock.now_s()
+            try:
+                self._turn()
+            except Exception:  # a defect: every request in progress fails by name, the loop goes on
+                self._log.exception("step failed")
+                self._fail_all(MaskstreamError("the step failed; the worker's log says why"))
+        self._fail_all(MaskstreamError("the worker is stopping"))
+
+    def _turn(self) -> None:
+        self._take_inbox()
+        self._expire()
+        self._place()
+        if not self._in_flight and not self._launch():
+            self._inbox.wait(self._idle_wait_s())
+            return
+        launch = self._in_flight[0]
+        batch = [s for s in self.scheduler.decoding if s.first_launch <= launch]
+        ticket = self._rows.submit(launch, batch)
+        if len(self._in_flight) < MAX_IN_FLIGHT:
+            self._launch()
+        if ticket is not None:
+            ticket.wait(self._wait_s(batch))
+        for sequence, outcome in self._rows.take(launch, ticket, batch):
+            self._fail(sequence, self._outcomes.error_of(sequence, outcome))
+        batch = [s for s in batch if s.phase is Phase.DECODING]
+        self._pipeline.seal(self._rows.descriptor(launch, batch))
+        self._collect(batch)
+
+    def _collect(self, batch: list[Sequence]) -> None:
+        result = self._pipeline.collect(self._settings.last_resort_s * 4)
+        if result is None:
+            raise MaskstreamError("the device does not answer")
+        self._in_flight.popleft()
+        metrics.gpu_step_seconds.observe(result.forward_s + result.wait_s)
+        metrics.gpu_mask_wait_seconds.observe(result.wait_s)
+        metrics.gpu_batch_rows.set(len(batch))
+        for sequence in batch:
+            if result.error is not None:
+                self._fail(sequence, MaskstreamError(f"the launch failed: {result.error!r}"))
+                continue
+            error = self._outcomes.commit(sequence, result, self._clock.now_s())
+            if error is not None:
+                self._fail(sequence, error)
+            elif sequence.finish is not None:
+                self._finish(sequence)
+            elif sequence.held_since_s is not None and self._held_too_long(sequence):
+                self._suspend(sequence)
+
+    def _launch(self) -> bool:
+        """Enqueues the next launch where a sequence would take part."""
+        if not any(s.first_launch <= self._next_launch for s in self.scheduler.decoding):
+            return False
+        number = self._pipeline.launch()
+        self._in_flight.append(number)
+        self._next_launch = number + 1
+        return True
+
+    # ---- requests ----
+
+    def _take_inbox(self) -> None:
+        for work in self._inbox.take_all():
+            work()
+
+    def _begin(self, request: Request) -> None:
+        state = self.requests.begin(request)
+        metrics.requests_in_flight.inc()
+        if request.guide is None:
+            self._enqueue(state)
+            return
+        try:
+            future = self._link.compile(
+                request.guide, client=request.client.hex(), deadline_s=request.deadline_s - self._clock.now_s()
+            )
+        except MaskstreamError as error:
+            self._end(state, error)
+            return
+        future.add_done_callback(lambda done: self._inbox.put(lambda: self._compiled(state, done.exception() or done.result())))
+
+    def _compiled(self, state: RequestInProgress, answer: object) -> None:
+        if state.request.key not in self.requests.by_key:
+            return  # it ended meanwhile
+        if isinstance(answer, BaseException):
+            self._end(state, answer if isinstance(answer, MaskstreamError) else MaskstreamError(f"compilation failed: {answer!r}"))
+            return
+        state.compiled = answer  # type: ignore[assignment]
+        for sequence in state.sequences:
+            sequence.plan = state.compiled.plan if state.compiled else None
+        self._enqueue(state)
+
+    def _enqueue(self, state: RequestInProgress) -> None:
+        for sequence in state.sequences:
+            if sequence.finish is None:
+                self._open(sequence)
+                self.scheduler.add(sequence)
+        if state.ended():
+            self._end(state, None)
+
+    def _open(self, sequence: Sequence) -> None:
+        if sequence.plan is not None:
+            sequence.told = max(len(sequence.tokens) - 1, 0)
+            sequence.session = self._link.open(
+                sequence.plan, sorted(sequence.request.end_ids), committed=sequence.tokens[: sequence.told]
+            )
+
+    def _cancel(self, key: tuple[bytes, str]) -> None:
+        state = self.requests.by_key.get(key)
+        if state is not None and not state.finishing:
+            state.cancelled = True
+            self._end(state, None)
+
+    def _expire(self) -> None:
+        for state in self.requests.expired(self._clock.now_s()):
+            self._end(state, self._outcomes.deadline_error(state))
+
+    # ---- sequences ----
+
+    def _place(self) -> None:
+        """Slots, prompt chunks, and the golden token of those whose prompt is written."""
+        self.scheduler.place(self._can_run)
+        busy = bool(self.scheduler.decoding)
+        for sequence, token_ids, start in self.scheduler.chunks(1 if busy else 1 << 20):
+            self._pipeline.prefill(sequence.slot, token_ids, start)
+        for sequence in self.scheduler.placed:
+            if sequence.phase is Phase.READY:
+                self._admit(sequence)
+
+    def _can_run(self, sequence: Sequence) -> bool:
+        return not sequence.guided or self._link.num_ready > 0
+
+    def _admit(self, sequence: Sequence) -> None:
+        self._params.set(
+            sequence.slot, sequence.epoch, sequence.request.params.resolve(), sequence.seed, sequence.first_offset
+        )
+        self._pipeline.admit(sequence.slot, sequence.epoch, sequence.golden_token, sequence.to_prefill)
+        sequence.phase, sequence.first_launch = Phase.DECODING, self._next_launch
+
+    def _suspend(self, sequence: Sequence) -> None:
+        self._pipeline.release(sequence.slot)
+        self.scheduler.suspend(sequence)
+        sequence.held_since_s = None
+
+    def _held_too_long(self, sequence: Sequence) -> bool:
+        return self._clock.now_s() - (sequence.held_since_s or 0.0) > self._settings.suspend_after_s
+
+    def _finish(self, sequence: Sequence) -> None:
+        self._leave(sequence)
+        state = self.requests.by_key.get(sequence.request.key)
+        if state is not None and state.ended():
+            self._end(state, None)
+
+    def _fail(self, sequence: Sequence, error: MaskstreamError) -> None:
+        state = self.requests.by_key.get(sequence.request.key)
+        if state is not None:
+            self._end(state, error)
+
+    def _leave(self, sequence: Sequence) -> None:
+        """Gives back slot and session."""
+        if sequence.phase is not Phase.ENDED:
+            if sequence.slot >= 0:
+                self._pipeline.release(sequence.slot)
+                self.scheduler.remove(sequence)
+            elif sequence.phase is Phase.WAITING:
+                self.scheduler.remove(sequence)
+            sequence.phase = Phase.ENDED
+        if sequence.session is not None:
+            state = self.requests.by_key.get(sequence.request.key)
+            if state is not None:
+                state.replays += self._link.close_session(sequence.session)
+            sequence.session = None
+
+    def _end(self, state: RequestInProgress, error: MaskstreamError | None) -> None:
+        """The one ending of a request."""
+        for sequence in state.sequences:
+            self._leave(sequence)
+        state.finishing = True
+        self.requests.end(state)
+        self._outcomes.end(state, error)
+
+    def _fail_all(self, error: MaskstreamError) -> None:
+        for state in list(self.requests.by_key.values()):
+            self._end(state, error)
+
+    def _wait_s(self, batch: list[Sequence]) -> float:
+        moving = any(not s.guided or s.row_ready for s in batch)
+        return self._settings.hold_after_s if moving else max(self._settings.hold_after_s, ALL_HELD_WAIT_S)
+
+    def _idle_wait_s(self) -> float:
+        return min(IDLE_WAIT_S, max(self.requests.next_deadline_s() - self._clock.now_s(), 0.0))

@@ -1,0 +1,121 @@
+"""What becomes of tokens, outcomes and endings: replies to clients, metrics, errors by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from gpu_worker import validator
+from gpu_worker.descriptor import LaunchResult, SlotAction
+from gpu_worker.grammar_link import Outcome, WalkStatus
+from gpu_worker.requests import RequestInProgress
+from gpu_worker.sequence import Sequence
+from kernels.reference import SampleStatus
+from shared import metrics
+from shared.clock import Clock
+from shared.errors import AccountingError, DeadEnd, DeadlineExceeded, MaskstreamError, NoAllowedToken, Overloaded
+from shared.protocol import TokenLogprob, WorkerReply
+
+Reply = Callable[[bytes, WorkerReply], None]
+MIN_LOGPROB = -9999.0
+"""Replies carry finite numbers: minus infinity is floored here."""
+
+
+class Outcomes:
+    """Turns what the step loop saw into replies. The validator works in a thread of its own, so that no step waits for it."""
+
+    def __init__(self, reply: Reply, clock: Clock, vocab_size: int) -> None:
+        self._reply, self._clock, self._vocab_size = reply, clock, vocab_size
+        self._validators = ThreadPoolExecutor(1, thread_name_prefix="validator")
+
+    def close(self) -> None:
+        self._validators.shutdown(wait=True, cancel_futures=True)
+
+    def commit(self, sequence: Sequence, result: LaunchResult, now_s: float) -> MaskstreamError | None:
+        """Takes the sequence's token of a launch and streams it; no token is a hold or the error returned."""
+        slot = sequence.slot
+        token_id, status = int(result.token[slot]), SampleStatus(int(result.status[slot]))
+        if result.epoch[slot] != sequence.epoch or result.action[slot] >= SlotAction.HOLD or status & SampleStatus.HELD:
+            sequence.holds += 1
+            sequence.held_since_s = sequence.held_since_s or now_s
+            metrics.holds_total.inc()
+            return None
+        if not 0 <= token_id < self._vocab_size:
+            return self._no_token(sequence, status)
+        previous_s = sequence.last_token_s
+        delta = sequence.take(token_id, _logprob(sequence, result, slot, token_id), now_s)
+        if previous_s:
+            metrics.inter_token_latency_seconds.observe(now_s - previous_s)
+        else:
+            metrics.time_to_first_token_seconds.observe(now_s - sequence.request.received_s)
+        if sequence.request.stream:
+            self._reply(sequence.request.client, delta)
+        return None
+
+    def _no_token(self, sequence: Sequence, status: SampleStatus) -> MaskstreamError:
+        metrics.gpu_dead_end_rows_total.inc()
+        if status & SampleStatus.NAN:
+            return MaskstreamError("the model's logits hold no number that could be sampled")
+        if sequence.wants_end_banned:
+            clash = "guide and min_tokens" if sequence.guided else "min_tokens and the vocabulary"
+            return NoAllowedToken(f"{clash} have no token in common after {len(sequence.tokens)} tokens", field="min_tokens")
+        return DeadEnd(f"no token is allowed after {len(sequence.tokens)} tokens")
+
+    def error_of(self, sequence: Sequence, outcome: Outcome) -> MaskstreamError:
+        """Why a walk ended its sequence."""
+        if outcome.error is not None:
+            return outcome.error
+        if outcome.status is WalkStatus.DEAD_END:
+            metrics.gpu_dead_end_rows_total.inc()
+            return DeadEnd(f"the grammar allows no token after {len(sequence.tokens)} tokens")
+        return AccountingError(f"the matcher says {outcome.status.name} after {len(sequence.tokens)} tokens")
+
+    def deadline_error(self, state: RequestInProgress) -> MaskstreamError:
+        waited = "while it waited for a grammar service" if state.request.guide is not None and state.compiled is None else ""
+        tokens = sum(len(s.tokens) for s in state.sequences)
+        return DeadlineExceeded(f"the deadline passed {waited or f'after {tokens} tokens'}", field="deadline_s")
+
+    def end(self, state: RequestInProgress, error: MaskstreamError | None) -> None:
+        """Sends the one ending, after the validator where the text is to be judged."""
+        metrics.requests_in_flight.dec()
+        metrics.request_duration_seconds.observe(self._clock.now_s() - state.request.received_s)
+        kind = state.request.guide.kind if state.request.guide else "none"
+        outcome = "cancelled" if state.cancelled else error.code if error else "done"
+        metrics.requests_total.labels(kind, outcome).inc()
+        if error is not None:
+            self._reply(state.request.client, state.failed(error))
+        elif state.request.guide is not None and (state.request.verify or self._must_validate(state)):
+            self._validators.submit(self._judge, state)
+        else:
+            self._reply(state.request.client, state.done([None] * len(state.sequences)))
+
+    def _must_validate(self, state: RequestInProgress) -> bool:
+        return bool(state.compiled and state.compiled.plan and state.compiled.plan.validate_after)
+
+    def _judge(self, state: RequestInProgress) -> None:
+        valid: list[bool | None] = []
+        for sequence in state.sequences:
+            try:
+                valid.append(validator.is_valid(state.request.guide, sequence.text) if state.request.guide else None)
+            except Exception as error:  # a schema that the validator cannot read is not the text's fault
+                state.request.warnings.append(f"the validator could not judge the text: {error}")
+                valid.append(None)
+            engine = state.compiled.plan.engine if state.compiled and state.compiled.plan else ""
+            metrics.output_valid_total.labels(engine, str(valid[-1]).lower()).inc()
+        self._reply(state.request.client, state.done(valid))
+
+
+def overloaded_without_service() -> Overloaded:
+    """What a guided request is told where no grammar service is there and the setting says refuse."""
+    return Overloaded("no grammar service is connected")
+
+
+def _logprob(sequence: Sequence, result: LaunchResult, slot: int, token_id: int) -> TokenLogprob | None:
+    wanted = sequence.request.params.logprobs
+    if wanted is None or result.logprob is None or result.rank is None:
+        return None
+    top: list[tuple[int, float]] = []
+    if wanted and result.top_ids is not None and result.top_logprobs is not None:
+        pairs = zip(result.top_ids[slot, :wanted].tolist(), result.top_logprobs[slot, :wanted].tolist(), strict=True)
+        top = [(i, max(value, MIN_LOGPROB)) for i, value in pairs if i >= 0]
+    return TokenLogprob(token_id, max(float(result.logprob[slot]), MIN_LOGPROB), int(result.rank[slot]), top)

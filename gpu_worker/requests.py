@@ -1,0 +1,106 @@
+"""Requests in progress: their sequences, and how the one ending of each comes about. Pure but for the reply callback's message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpu_worker.clients import Key
+from gpu_worker.request import Request
+from gpu_worker.sampler.seeds import SeedSource
+from gpu_worker.sequence import Sequence, make_sequence
+from shared.errors import MaskstreamError
+from shared.protocol import Compiled, Done, Failed, Usage, WireError
+from shared.tokenizer import Vocabulary
+
+
+@dataclass(slots=True, eq=False)
+class RequestInProgress:
+    """A request with its n sequences. ``compiled`` is the grammar service's word on its guide. ``finishing``: no sequence runs any
+    more, the validator may still be at work."""
+
+    request: Request
+    sequences: list[Sequence]
+    compiled: Compiled | None = None
+    finishing: bool = False
+    cancelled: bool = False
+    replays: int = 0
+
+    def ended(self) -> bool:
+        return all(sequence.finish is not None for sequence in self.sequences) or self.cancelled
+
+    def done(self, valid: list[bool | None]) -> Done:
+        """The good ending (a cancelled request ends well too, with what it has)."""
+        plan = self.compiled.plan if self.compiled else None
+        services = sorted(set().union(*(sequence.services for sequence in self.sequences)))
+        return Done(
+            request_id=self.request.request_id,
+            choices=[sequence.choice(judged) for sequence, judged in zip(self.sequences, valid, strict=True)],
+            usage=self.usage(),
+            guide_kind=self.request.guide.kind if self.request.guide else "",
+            engine=f"{plan.engine} {plan.engine_version}" if plan else "",
+            warnings=[*(plan.warnings if plan else []), *self.request.warnings],
+            services=services,
+        )
+
+    def failed(self, error: MaskstreamError) -> Failed:
+        """The bad ending, with what the first choice had."""
+        first = self.sequences[0]
+        return Failed(
+            request_id=self.request.request_id, error=WireError.of(error), token_ids=first.tokens, text=first.text + first.cut()
+        )
+
+    def usage(self) -> Usage:
+        started = [s.first_token_s for s in self.sequences if s.first_token_s]
+        first_s = min(started, default=0.0)
+        last_s = max((s.last_token_s for s in self.sequences), default=0.0)
+        new_tokens = [len(s.tokens) - len(self.request.output_token_ids) for s in self.sequences]
+        steps = max(max(new_tokens) - 1, 1)
+        return Usage(
+            prompt_tokens=len(self.request.prompt_token_ids),
+            completion_tokens=sum(len(s.tokens) for s in self.sequences),
+            time_to_first_token_ms=1e3 * (first_s - self.request.received_s) if first_s else 0.0,
+            ms_per_token=1e3 * (last_s - first_s) / steps if first_s else 0.0,
+            compile_ms=self.compiled.compile_ms if self.compiled else 0.0,
+            rows=_sum_rows(self.sequences),
+            replays=self.replays,
+            holds=sum(s.holds for s in self.sequences),
+        )
+
+
+def _sum_rows(sequences: list[Sequence]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for sequence in sequences:
+        for kind, count in sequence.rows.items():
+            total[kind] = total.get(kind, 0) + count
+    return total
+
+
+@dataclass(slots=True)
+class Requests:
+    """All requests in progress by key; makes their sequences, with epochs that are never used twice."""
+
+    vocabulary: Vocabulary
+    by_key: dict[Key, RequestInProgress] = field(default_factory=dict)
+    _seeds: SeedSource = field(default_factory=SeedSource)
+    _next_epoch: int = 1
+
+    def begin(self, request: Request) -> RequestInProgress:
+        sequences = [self._sequence(request, child) for child in range(request.params.n)]
+        state = RequestInProgress(request, sequences)
+        self.by_key[request.key] = state
+        return state
+
+    def _sequence(self, request: Request, child: int) -> Sequence:
+        seed, first_offset = self._seeds.assign(request.params, child, request.max_tokens)
+        epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
+        return make_sequence(request, child, epoch, seed, first_offset, self.vocabulary)
+
+    def end(self, state: RequestInProgress) -> None:
+        self.by_key.pop(state.request.key, None)
+
+    def expired(self, now_s: float) -> list[RequestInProgress]:
+        """Requests past their deadline that still run."""
+        return [s for s in self.by_key.values() if now_s >= s.request.deadline_s and not s.finishing]
+
+    def next_deadline_s(self) -> float:
+        return min((s.request.deadline_s for s in self.by_key.values()), default=float("inf"))

@@ -1,0 +1,156 @@
+"""A sequence: one of the n texts of a request, its slot, its session, its tokens and its text. Pure: token in, delta or finish out."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from dataclasses import dataclass, field
+
+from gpu_worker.request import Request
+from gpu_worker.sampler.finish import Finish, FinishRules, StopStrings
+from shared.protocol import Choice, Delta, Plan, TokenLogprob
+from shared.tokenizer import Detokenizer, Vocabulary
+
+
+class Phase(enum.Enum):
+    """Where a sequence is. A guided one is decoded only when its session is open."""
+
+    WAITING = "waiting"  # no slot
+    PREFILL = "prefill"  # has a slot, prompt tokens are still to be written
+    READY = "ready"  # prompt written; waits for its plan
+    DECODING = "decoding"
+    ENDED = "ended"
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """``epoch`` names this owner of its slot (never 0, never reused). ``told`` counts output tokens that the grammar link has as
+    committed. ``row_ready``: the row of the current position is in the buffer of ``row_launch``. Times in seconds."""
+
+    request: Request
+    child: int
+    epoch: int
+    seed: int
+    first_offset: int
+    rules: FinishRules
+    detokenizer: Detokenizer
+    stops: StopStrings
+    phase: Phase = Phase.WAITING
+    slot: int = -1
+    prefilled: int = 0
+    first_launch: int = 0
+    plan: Plan | None = None
+    session: int | None = None
+    told: int = 0
+    row_ready: bool = False
+    row_launch: int = 0
+    held_since_s: float | None = None
+    tokens: list[int] = field(default_factory=list)
+    text: str = ""
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    cumulative_logprob: float = 0.0
+    deltas: int = 0
+    finish: Finish | None = None
+    rows: Counter[str] = field(default_factory=Counter)
+    holds: int = 0
+    services: set[str] = field(default_factory=set)
+    first_token_s: float = 0.0
+    last_token_s: float = 0.0
+
+    @property
+    def guided(self) -> bool:
+        return self.request.guide is not None
+
+    @property
+    def context(self) -> list[int]:
+        """Prompt and output so far: what the model has to have seen."""
+        return self.request.prompt_token_ids + self.tokens
+
+    @property
+    def golden_token(self) -> int:
+        return self.tokens[-1] if self.tokens else self.request.prompt_token_ids[-1]
+
+    @property
+    def to_prefill(self) -> int:
+        """Tokens to write before the golden token is fed."""
+        return len(self.request.prompt_token_ids) + len(self.tokens) - 1
+
+    @property
+    def wants_end_banned(self) -> bool:
+        return len(self.tokens) < self.request.params.min_tokens
+
+    def take(self, token_id: int, logprob: TokenLogprob | None, now_s: float) -> Delta:
+        """Commits a sampled token; ``finish`` is set where it is the last. Returns the piece that may be shown."""
+        self.tokens.append(token_id)
+        self.row_ready, self.held_since_s = False, None
+        self.first_token_s = self.first_token_s or now_s
+        self.last_token_s = now_s
+        if logprob is not None:
+            self.logprobs.append(logprob)
+            self.cumulative_logprob += logprob.logprob
+        self.finish = self.rules.check(token_id, len(self.tokens))
+        return self._delta(self._push([token_id]), [token_id], [logprob] if logprob else None)
+
+    def continue_from(self, token_ids: list[int]) -> Finish | None:
+        """Tokens that were generated elsewhere (spec 59, 60): their stop checks come before any scheduling. Nothing of them is sent."""
+        for at, token_id in enumerate(token_ids):
+            self.tokens.append(token_id)
+            self.finish = self.rules.check(token_id, at + 1)
+            self._push([token_id])
+            if self.finish is not None:
+                break
+        return self.finish
+
+    def _push(self, token_ids: list[int]) -> str:
+        """Text of these tokens that may be shown. The end token is not text; a stop string found ends the sequence (spec 114: after
+        end id and length)."""
+        ended = self.finish is not None
+        hidden = self.finish is not None and self.finish.stop_reason == "eos" and not self.request.params.include_stop
+        piece = self.stops.push("" if hidden else self.detokenizer.push(token_ids))
+        if ended:
+            piece += self.stops.push(self.detokenizer.flush()) + self.stops.flush()
+        elif self.stops.found is not None:
+            self.finish = Finish("stop", self.stops.found)
+        self.text += piece
+        return piece
+
+    def _delta(self, text: str, token_ids: list[int], logprobs: list[TokenLogprob] | None) -> Delta:
+        number, self.deltas = self.deltas, self.deltas + 1
+        return Delta(
+            request_id=self.request.request_id, choice=self.child, sequence_number=number, text=text, token_ids=token_ids,
+            logprobs=logprobs,
+        )  # fmt: skip
+
+    def cut(self) -> str:
+        """Text held back, shown where the sequence is cut short."""
+        piece = self.stops.push(self.detokenizer.flush()) + self.stops.flush()
+        self.text += piece
+        return piece
+
+    def choice(self, valid: bool | None) -> Choice:
+        """The finished text. A grammar that has come to its end is told apart from a stop that came earlier."""
+        finish = self.finish
+        reason = finish.stop_reason if finish else None
+        params = self.request.params
+        return Choice(
+            choice=self.child,
+            text=self.text if params.detokenize else "",
+            token_ids=self.tokens,
+            finish_reason=finish.reason if finish else "cancelled",
+            stop_reason="grammar" if reason == "eos" and self.guided else reason,
+            valid=valid,
+            cumulative_logprob=self.cumulative_logprob if params.logprobs is not None else None,
+            logprobs=self.logprobs if params.logprobs is not None else None,
+        )
+
+
+def make_sequence(request: Request, child: int, epoch: int, seed: int, first_offset: int, vocabulary: Vocabulary) -> Sequence:
+    """A sequence that waits for a slot, with the tokens its request came with."""
+    params = request.params
+    sequence = Sequence(
+        request=request, child=child, epoch=epoch, seed=seed, first_offset=first_offset, rules=request.finish_rules(),
+        detokenizer=Detokenizer(vocabulary, skip_special_tokens=params.skip_special_tokens),
+        stops=StopStrings(params.stop, include_stop=params.include_stop),
+    )  # fmt: skip
+    sequence.continue_from(request.output_token_ids)
+    return sequence

@@ -1,0 +1,99 @@
+"""The rows of a step: asks the grammar link for what the sequences of a launch need, and writes the launch's descriptor.
+
+Buffers form a ring, one more than launches can be in flight, so that no row is written where the device may still read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gpu_worker.descriptor import Descriptor, SlotAction
+from gpu_worker.grammar_link import GrammarLink, Outcome, StepTicket, Walk, WalkStatus
+from gpu_worker.pipeline import MAX_IN_FLIGHT
+from gpu_worker.sampler.slot_params import SlotSamplingParams
+from gpu_worker.sequence import Sequence
+from kernels.reference import Overlay, TokenList
+from shared import metrics
+from shared.bitmask import RowKind, num_words
+
+RING = MAX_IN_FLIGHT + 1
+
+
+class StepRows:
+    """``submit`` asks for the missing rows of a launch, ``descriptor`` takes what has come and holds the rest."""
+
+    def __init__(self, link: GrammarLink, num_slots: int, vocab_size: int, params: SlotSamplingParams) -> None:
+        self._link, self._params, self._slots = link, params, num_slots
+        self._ring = [np.zeros((num_slots, num_words(vocab_size)), np.int32) for _ in range(RING)]
+
+    def submit(self, launch: int, sequences: SequenceOf[Sequence]) -> StepTicket | None:
+        """One walk for each guided sequence whose row is not there yet."""
+        walks = [self._walk(sequence) for sequence in sequences if sequence.session is not None and not sequence.row_ready]
+        return self._link.submit(launch, walks, self._ring[launch % RING]) if walks else None
+
+    def _walk(self, sequence: Sequence) -> Walk:
+        """Commits what the link has not heard, up to the golden token, and walks the golden token. The first row needs no walk."""
+        base = max(len(sequence.tokens) - 1, 0)
+        committed, sequence.told = sequence.tokens[sequence.told : base], base
+        return Walk(sequence.session or 0, row=sequence.slot, committed=committed, path=sequence.tokens[base:])
+
+    def take(self, launch: int, ticket: StepTicket | None, sequences: SequenceOf[Sequence]) -> list[tuple[Sequence, Outcome]]:
+        """Marks the rows that came; returns the sequences that cannot go on, with the outcome that says why."""
+        broken: list[tuple[Sequence, Outcome]] = []
+        for sequence in sequences:
+            if sequence.row_ready:
+                self._carry(sequence, launch)
+            elif ticket is not None and sequence.session is not None:
+                outcome = ticket.outcome(sequence.session)
+                if outcome.status is WalkStatus.OK and outcome.num_guided > 0:
+                    self._arrived(sequence, launch, outcome)
+                elif outcome.status is not WalkStatus.HOLD:
+                    broken.append((sequence, outcome))
+        return broken
+
+    def _arrived(self, sequence: Sequence, launch: int, outcome: Outcome) -> None:
+        sequence.row_ready, sequence.row_launch = True, launch
+        sequence.services.add(outcome.service)
+        kind = RowKind(outcome.kinds[0]).name
+        sequence.rows[kind] += 1
+        metrics.mask_rows_total.labels(kind).inc()
+
+    def _carry(self, sequence: Sequence, launch: int) -> None:
+        """A row that was there but not used (the launch held): moved to this launch's buffer."""
+        if sequence.row_launch != launch:
+            self._ring[launch % RING][sequence.slot] = self._ring[sequence.row_launch % RING][sequence.slot]
+            sequence.row_launch = launch
+
+    def descriptor(self, launch: int, sequences: SequenceOf[Sequence]) -> Descriptor:
+        """What each slot does in this launch: the slots of ``sequences`` act, the others are idle."""
+        action = np.full(self._slots, SlotAction.IDLE, np.int32)
+        epoch, position = np.zeros(self._slots, np.int64), np.zeros(self._slots, np.int64)
+        for sequence in sequences:
+            self._params.check_owner(sequence.slot, sequence.epoch)
+            epoch[sequence.slot], position[sequence.slot] = sequence.epoch, len(sequence.tokens)
+            action[sequence.slot] = _action(sequence)
+        wanted = [s.request.params.logprobs for s in sequences if s.request.params.logprobs is not None]
+        return Descriptor(
+            launch=launch, action=action, bitmask=torch.from_numpy(self._ring[launch % RING]), epoch=epoch,
+            rows=self._params.rows(position), overlay=self._overlay(sequences), num_logprobs=max(wanted, default=None),
+        )  # fmt: skip
+
+    def _overlay(self, sequences: SequenceOf[Sequence]) -> Overlay | None:
+        """Bans of this launch: what would end a text that is shorter than min_tokens (spec 103)."""
+        bans: list[list[int]] = [[] for _ in range(self._slots)]
+        for sequence in sequences:
+            if sequence.wants_end_banned:
+                bans[sequence.slot] = sorted(sequence.request.end_ids | set(sequence.request.params.stop_token_ids))
+        return Overlay(bans=TokenList.of(bans)) if any(bans) else None
+
+
+def _action(sequence: Sequence) -> SlotAction:
+    if not sequence.guided:
+        return SlotAction.UNGUIDED
+    return SlotAction.GUIDED if sequence.row_ready else SlotAction.HOLD
+
+

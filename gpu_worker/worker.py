@@ -1,0 +1,110 @@
+"""The worker: wires model, pipeline, grammar link, step loop and front door together, and takes them down in order."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+from gpu_worker.config import WorkerSettings
+from gpu_worker.engine import Engine
+from gpu_worker.front_door import FrontDoor
+from gpu_worker.grammar_link import GrammarLink, LinkSettings
+from gpu_worker.models import load_model
+from gpu_worker.models.base import RunnerShape
+from gpu_worker.outcomes import Outcomes
+from gpu_worker.pipeline import HostPipeline
+from gpu_worker.request import Model
+from gpu_worker.requests import Requests
+from gpu_worker.scheduler import Scheduler
+from shared import log
+from shared.clock import MonotonicClock
+from shared.metrics import Endpoint
+from shared.protocol import HealthReply, WorkerReply
+
+LIVE_WITHIN_S = 15.0
+"""The step loop turns at least every IDLE_WAIT_S; a turn that takes longer than this is a stuck one."""
+
+
+class Worker:
+    """A worker of one process. ``start`` returns when requests can be taken; ``close`` ends every request by name first."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings, self._clock = settings, MonotonicClock()
+        loaded = load_model(
+            settings.model, device=settings.device, threads=settings.threads, forward_ms=settings.forward_ms, seed=settings.seed,
+            shape=RunnerShape(
+                max_slots=settings.max_slots, max_length=settings.max_length,
+                prefill_chunk=min(settings.prefill_chunk, settings.max_length),
+            ),
+        )  # fmt: skip
+        loaded.runner.warm_up()
+        self._model = Model(loaded.name, loaded.vocabulary, loaded.encoder, settings.max_length)
+        self._link = GrammarLink(settings.grammar_bind, loaded.vocabulary, _link_settings(settings), insecure=settings.insecure)
+        self._pipeline = HostPipeline(loaded.runner, settings.last_resort_s)
+        self._outcomes = Outcomes(self._reply, self._clock, loaded.vocabulary.size)
+        self._engine = Engine(
+            settings, self._pipeline, self._link, Scheduler(settings.max_slots, settings.prefill_chunk),
+            Requests(loaded.vocabulary), self._outcomes, self._clock,
+        )  # fmt: skip
+        self._front_door = FrontDoor(settings, self._model, self._engine, self._clock, self.health)
+        self._endpoint: Endpoint | None = None
+        self._log = log.get("worker")
+
+    def start(self) -> None:
+        self._link.start()
+        self._engine.start()
+        self._endpoint = Endpoint(self._settings.metrics_host, self._settings.metrics_port, self._health_line)
+        self._front_door.start()
+        self._log.info(
+            "ready", clients=self.client_address, grammar_services=self.grammar_address, model=self._model.name,
+            metrics_port=self._endpoint.port, slots=self._settings.max_slots,
+        )  # fmt: skip
+
+    @property
+    def client_address(self) -> str:
+        return self._front_door.address
+
+    @property
+    def grammar_address(self) -> str:
+        return self._link.address
+
+    def health(self) -> HealthReply:
+        """What a health request is answered; live means that the step loop turns."""
+        live = self._engine.alive and self._clock.now_s() - self._engine.last_turn_s < LIVE_WITHIN_S
+        scheduler = self._engine.scheduler
+        return HealthReply(
+            live=live, ready=live, model=self._model.name, vocab_size=self._model.vocabulary.size, num_slots=scheduler.num_slots,
+            active=len(scheduler.placed), waiting=len(scheduler.waiting), grammar_services=self._link.services,
+            version=_version(),
+        )  # fmt: skip
+
+    def _health_line(self) -> tuple[bool, str]:
+        reply = self.health()
+        good = reply.live and self._front_door.alive
+        return good, f"{'live' if good else 'not live'}, {len(reply.grammar_services)} grammar services\n"
+
+    def _reply(self, client: bytes, message: WorkerReply) -> None:
+        self._front_door.reply(client, message)
+
+    def close(self) -> None:
+        self._engine.close()
+        self._outcomes.close()
+        self._front_door.close()
+        self._pipeline.close()
+        self._link.close()
+        if self._endpoint is not None:
+            self._endpoint.close()
+
+
+def _link_settings(settings: WorkerSettings) -> LinkSettings:
+    # A running text waits for a service as long as its request may: the request's own deadline ends it.
+    return LinkSettings(
+        hold_after_s=settings.hold_after_s, replay_after_s=settings.replay_after_s, no_service=settings.no_service,
+        orphan_after_s=settings.max_deadline_s if settings.no_service == "wait" else settings.replay_after_s,
+    )  # fmt: skip
+
+
+def _version() -> str:
+    try:
+        return version("maskstream")
+    except PackageNotFoundError:  # run from a folder that is not installed
+        return "0"

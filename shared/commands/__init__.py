@@ -1,0 +1,1 @@
+"""What the `maskstream` command does, one file a subcommand."""
