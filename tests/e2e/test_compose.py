@@ -193,6 +193,23 @@ def test_the_grammar_image_is_small_and_has_no_torch(fleet):
     assert docker("exec", fleet.containers("grammar")[0], "python", "-c", code) == ""
 
 
+ENGINES_IN_IMAGE = """
+import sys
+from grammar_service.engines import load
+from shared.tokenizer import Vocabulary
+
+table = [bytes([i]) for i in range(256)] + [b"<eos>"]
+for name, engine in load(Vocabulary(token_bytes=table, special_ids=[256], stop_ids=[256])).items():
+    matcher = engine.compile("regex", "ab+", {}).create([256])
+    print(name, *(matcher.accept_token(byte) for byte in b"abxb"))
+"""
+
+
+def test_both_engines_work_inside_the_grammar_image(fleet):
+    seen = docker("exec", fleet.containers("grammar")[0], "python", "-c", ENGINES_IN_IMAGE)
+    assert seen.splitlines() == [f"{name} True True False True" for name in ("llguidance", "xgrammar")]
+
+
 def test_requests_land_on_all_services(fleet):
     until(lambda: len(health(fleet.address).grammar_services) == SERVICES, 60, "three services registered")
     with Conversation(fleet.address, guides(9, sentences=1)) as conversation:

@@ -89,6 +89,18 @@ def test_every_import_is_declared(path):
     assert not undeclared
 
 
+def test_what_tests_and_benchmarks_import_is_declared():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = project["dependencies"] + [line for extra in project["optional-dependencies"].values() for line in extra]
+    declared = {_normal(re.split(r"[<>=\[; ]", line)[0]) for line in lines} | NO_DEPS
+    paths = [path for folder in ("tests", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")]
+    theirs = {top for path in paths for top in tops(path)} - set(sys.stdlib_module_names) - {*PACKAGES, "cuda"}
+    distributions = packages_distributions()
+    ours = {"tests", "benchmarks"} | {path.stem for path in paths}
+    missing = {top for top in theirs - ours if not declared & {_normal(n) for n in distributions.get(top, [top])}}
+    assert missing == set()
+
+
 def _normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
