@@ -1,0 +1,1 @@
+"""Models behind one contract: logits from tokens and positions, at fixed shapes."""

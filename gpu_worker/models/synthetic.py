@@ -1,0 +1,98 @@
+"""A model without weights: logits are a pure function of (seed, prefix), for load tests and for tests of exactness."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from gpu_worker.models.base import ModelRunner, RunnerShape
+from gpu_worker.models.prefix_hash import extend, extend_all, next_hash
+from gpu_worker.models.synthetic_table import LogitTable
+from shared.errors import ConfigError
+from shared.tokenizer import Vocabulary
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SyntheticOptions:
+    """How the model without weights behaves. Raises ConfigError for a value out of range."""
+
+    seed: int = 0
+    forward_ms: float = 0.0  # a forward takes at least this long (CPU only)
+    mean_length: int = 64  # a prefix wants to end with probability 1 / mean_length
+
+    def __post_init__(self) -> None:
+        for name, least in (("seed", 0), ("forward_ms", 0.0), ("mean_length", 1)):
+            if not getattr(self, name) >= least:
+                raise ConfigError(f"{name} has value {getattr(self, name)}; the least is {least}", field=name)
+
+
+class SyntheticRunner(ModelRunner):
+    """Keeps one 64-bit hash of the prefix for each slot and position; the logits after a token follow from its hash alone,
+    so they are bitwise the same in any slot, batch and width, after any roll-back or replay, however a prompt was cut."""
+
+    def __init__(
+        self, vocabulary: Vocabulary, shape: RunnerShape, options: SyntheticOptions | None = None, device: str = "cpu"
+    ) -> None:
+        super().__init__(shape, vocabulary.size, torch.device(device))
+        self._options = options or SyntheticOptions()
+        if self._options.forward_ms and self.device.type != "cpu":
+            text = f"forward_ms has value {self._options.forward_ms}; on {device} it must be 0"
+            raise ConfigError(text, field="forward_ms")
+        self._table = LogitTable(vocabulary, self._options.seed, self._options.mean_length, self.device)
+        self._empty = next_hash(0, self._options.seed)
+        # One column more: dead tokens are written there.
+        self._hashes = torch.zeros(shape.max_slots, shape.max_length + 1, dtype=torch.int64, device=self.device)
+        self._slot_index = torch.arange(shape.max_slots, device=self.device)
+        self._logits = torch.empty(shape.max_slots * shape.max_width, vocabulary.size, device=self.device)
+
+    @torch.inference_mode()
+    def prefill(
+        self, slot: int, token_ids: Sequence[int], start_position: int, *, last: bool = False
+    ) -> torch.Tensor | None:
+        begun = time.perf_counter()
+        self.check_prefill(slot, token_ids, start_position)
+        before = int(self._hashes[slot, start_position - 1]) if start_position else self._empty
+        self._check_prefix(slot, start_position, before)
+        hashes = torch.tensor(extend_all(before, token_ids), device=self.device)
+        end = start_position + len(token_ids)
+        self._hashes[slot, start_position:end] = hashes
+        out = torch.empty(1, self.vocab_size, device=self.device) if last else None
+        if out is not None:
+            self._table.fill(out, hashes[-1:], torch.tensor([end], device=self.device))
+        self._wait_until(begun)
+        return None if out is None else out[0]
+
+    @torch.inference_mode()
+    def decode(self, tokens: torch.Tensor, positions: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        begun = time.perf_counter()
+        self.check_decode(tokens, positions, lengths)
+        before = self._hashes[self._slot_index, (positions - 1).clamp(0, self.max_length)]
+        current = torch.where(positions > 0, before, self._empty)
+        if self.device.type == "cpu":
+            for slot in torch.nonzero(lengths).flatten().tolist():
+                self._check_prefix(slot, int(positions[slot]), int(current[slot]))
+        hashes = torch.empty_like(tokens)
+        for j in range(self.max_width):
+            current = extend(current, tokens[:, j])
+            self._hashes[self._slot_index, torch.where(lengths > j, positions + j, self.max_length)] = current
+            hashes[:, j] = current
+        ends = positions[:, None] + torch.arange(1, self.max_width + 1, device=self.device)
+        self._table.fill(self._logits, hashes.flatten(), ends.flatten())
+        self._wait_until(begun)
+        return self._logits.view(self.max_slots, self.max_width, self.vocab_size)
+
+    def reset(self, slot: int) -> None:
+        self.check_slot(slot)
+        self._hashes[slot].zero_()
+
+    def _check_prefix(self, slot: int, position: int, before: int) -> None:
+        if before == 0:
+            raise ValueError(f"slot {slot} holds no token at {position - 1}, before position {position}")
+
+    def _wait_until(self, begun: float) -> None:
+        remaining = self._options.forward_ms / 1e3 - (time.perf_counter() - begun)
+        if remaining > 0:
+            time.sleep(remaining)
