@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 
 from gpu_worker.config import WorkerSettings
-from gpu_worker.grammar_link import GrammarLink
+from gpu_worker.grammar_link import GrammarLink, StepTicket
 from gpu_worker.mailbox import Mailbox
 from gpu_worker.outcomes import Outcomes
 from gpu_worker.pipeline import MAX_IN_FLIGHT, Pipeline
@@ -24,6 +24,7 @@ from gpu_worker.step_rows import StepRows
 from shared import log, metrics
 from shared.clock import Clock
 from shared.errors import MaskstreamError
+from shared.guide import key_of
 
 IDLE_WAIT_S = 0.1
 ALL_HELD_WAIT_S = 0.25
@@ -95,7 +96,7 @@ class Engine:
         if len(self._in_flight) < MAX_IN_FLIGHT:
             self._launch()
         if ticket is not None:
-            ticket.wait(self._wait_s(batch))
+            self._wait(ticket, batch)
         for sequence, outcome in self._rows.take(launch, ticket, batch):
             self._fail(sequence, self._outcomes.error_of(sequence, outcome))
         batch = [s for s in batch if s.phase is Phase.DECODING]
@@ -172,11 +173,11 @@ class Engine:
             self._end(state, None)
 
     def _open(self, sequence: Sequence) -> None:
-        if sequence.plan is not None:
+        guide = sequence.request.guide
+        if sequence.plan is not None and guide is not None:
             sequence.told = max(len(sequence.tokens) - 1, 0)
-            sequence.session = self._link.open(
-                sequence.plan, sorted(sequence.request.end_ids), committed=sequence.tokens[: sequence.told]
-            )
+            stop_ids, committed = sorted(sequence.request.end_ids), sequence.tokens[: sequence.told]
+            sequence.session = self._link.open(key_of(guide), sequence.plan, stop_ids, committed)
 
     def _cancel(self, key: tuple[bytes, str]) -> None:
         state = self.requests.by_key.get(key)
@@ -201,12 +202,10 @@ class Engine:
                 self._admit(sequence)
 
     def _can_run(self, sequence: Sequence) -> bool:
-        return not sequence.guided or self._link.num_ready > 0
+        return not sequence.guided or bool(self._link.service_names)
 
     def _admit(self, sequence: Sequence) -> None:
-        self._params.set(
-            sequence.slot, sequence.epoch, sequence.request.params.resolve(), sequence.seed, sequence.first_offset
-        )
+        self._params.set(sequence.slot, sequence.epoch, sequence.request.params.resolve(), sequence.seed, sequence.first_offset)
         self._pipeline.admit(sequence.slot, sequence.epoch, sequence.golden_token, sequence.to_prefill)
         sequence.phase, sequence.first_launch = Phase.DECODING, self._next_launch
 
@@ -239,9 +238,7 @@ class Engine:
                 self.scheduler.remove(sequence)
             sequence.phase = Phase.ENDED
         if sequence.session is not None:
-            state = self.requests.by_key.get(sequence.request.key)
-            if state is not None:
-                state.replays += self._link.close_session(sequence.session)
+            self._link.close_session(sequence.session)
             sequence.session = None
 
     def _end(self, state: RequestInProgress, error: MaskstreamError | None) -> None:
@@ -256,9 +253,10 @@ class Engine:
         for state in list(self.requests.by_key.values()):
             self._end(state, error)
 
-    def _wait_s(self, batch: list[Sequence]) -> float:
+    def _wait(self, ticket: StepTicket, batch: list[Sequence]) -> None:
+        """Up to hold_after for the rows of this step; longer where nothing could go on without them."""
         moving = any(not s.guided or s.row_ready for s in batch)
-        return self._settings.hold_after_s if moving else max(self._settings.hold_after_s, ALL_HELD_WAIT_S)
+        ticket.wait(self._settings.hold_after_s if moving else ALL_HELD_WAIT_S, for_held=not moving)
 
     def _idle_wait_s(self) -> float:
         return min(IDLE_WAIT_S, max(self.requests.next_deadline_s() - self._clock.now_s(), 0.0))

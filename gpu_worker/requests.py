@@ -23,7 +23,6 @@ class RequestInProgress:
     compiled: Compiled | None = None
     finishing: bool = False
     cancelled: bool = False
-    replays: int = 0
 
     def ended(self) -> bool:
         return all(sequence.finish is not None for sequence in self.sequences) or self.cancelled
@@ -31,7 +30,7 @@ class RequestInProgress:
     def done(self, valid: list[bool | None]) -> Done:
         """The good ending (a cancelled request ends well too, with what it has)."""
         plan = self.compiled.plan if self.compiled else None
-        services = sorted(set().union(*(sequence.services for sequence in self.sequences)))
+        services = sorted({service for sequence in self.sequences for service in sequence.services})
         return Done(
             request_id=self.request.request_id,
             choices=[sequence.choice(judged) for sequence, judged in zip(self.sequences, valid, strict=True)],
@@ -62,7 +61,7 @@ class RequestInProgress:
             ms_per_token=1e3 * (last_s - first_s) / steps if first_s else 0.0,
             compile_ms=self.compiled.compile_ms if self.compiled else 0.0,
             rows=_sum_rows(self.sequences),
-            replays=self.replays,
+            replays=sum(s.replays for s in self.sequences),
             holds=sum(s.holds for s in self.sequences),
         )
 

@@ -53,7 +53,8 @@ class Sequence:
     finish: Finish | None = None
     rows: Counter[str] = field(default_factory=Counter)
     holds: int = 0
-    services: set[str] = field(default_factory=set)
+    replays: int = 0
+    services: list[str] = field(default_factory=list)
     first_token_s: float = 0.0
     last_token_s: float = 0.0
 

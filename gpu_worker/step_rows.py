@@ -42,13 +42,14 @@ class StepRows:
         return Walk(sequence.session or 0, row=sequence.slot, committed=committed, path=sequence.tokens[base:])
 
     def take(self, launch: int, ticket: StepTicket | None, sequences: SequenceOf[Sequence]) -> list[tuple[Sequence, Outcome]]:
-        """Marks the rows that came; returns the sequences that cannot go on, with the outcome that says why."""
+        """Closes the ticket and marks the rows that came; returns the sequences that cannot go on, with the outcome that says why."""
+        outcomes = ticket.seal() if ticket is not None else {}
         broken: list[tuple[Sequence, Outcome]] = []
         for sequence in sequences:
             if sequence.row_ready:
                 self._carry(sequence, launch)
-            elif ticket is not None and sequence.session is not None:
-                outcome = ticket.outcome(sequence.session)
+            elif sequence.session is not None and sequence.session in outcomes:
+                outcome = outcomes[sequence.session]
                 if outcome.status is WalkStatus.OK and outcome.num_guided > 0:
                     self._arrived(sequence, launch, outcome)
                 elif outcome.status is not WalkStatus.HOLD:
@@ -57,7 +58,10 @@ class StepRows:
 
     def _arrived(self, sequence: Sequence, launch: int, outcome: Outcome) -> None:
         sequence.row_ready, sequence.row_launch = True, launch
-        sequence.services.add(outcome.service)
+        if sequence.services and sequence.services[-1] != outcome.service:
+            sequence.replays += 1
+        if outcome.service not in sequence.services:
+            sequence.services.append(outcome.service)
         kind = RowKind(outcome.kinds[0]).name
         sequence.rows[kind] += 1
         metrics.mask_rows_total.labels(kind).inc()
@@ -95,5 +99,3 @@ def _action(sequence: Sequence) -> SlotAction:
     if not sequence.guided:
         return SlotAction.UNGUIDED
     return SlotAction.GUIDED if sequence.row_ready else SlotAction.HOLD
-
-

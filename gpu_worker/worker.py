@@ -38,7 +38,8 @@ class Worker:
         )  # fmt: skip
         loaded.runner.warm_up()
         self._model = Model(loaded.name, loaded.vocabulary, loaded.encoder, settings.max_length)
-        self._link = GrammarLink(settings.grammar_bind, loaded.vocabulary, _link_settings(settings), insecure=settings.insecure)
+        self._link = GrammarLink(settings.grammar_bind, _link_settings(settings), insecure=settings.insecure, worker=settings.name)
+        self._link.start(loaded.vocabulary)
         self._pipeline = HostPipeline(loaded.runner, settings.last_resort_s)
         self._outcomes = Outcomes(self._reply, self._clock, loaded.vocabulary.size)
         self._engine = Engine(
@@ -50,7 +51,6 @@ class Worker:
         self._log = log.get("worker")
 
     def start(self) -> None:
-        self._link.start()
         self._engine.start()
         self._endpoint = Endpoint(self._settings.metrics_host, self._settings.metrics_port, self._health_line)
         self._front_door.start()
@@ -73,7 +73,7 @@ class Worker:
         scheduler = self._engine.scheduler
         return HealthReply(
             live=live, ready=live, model=self._model.name, vocab_size=self._model.vocabulary.size, num_slots=scheduler.num_slots,
-            active=len(scheduler.placed), waiting=len(scheduler.waiting), grammar_services=self._link.services,
+            active=len(scheduler.placed), waiting=len(scheduler.waiting), grammar_services=list(self._link.service_names),
             version=_version(),
         )  # fmt: skip
 
