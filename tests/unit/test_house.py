@@ -32,7 +32,15 @@ BANNED_MODULES = {"pickle", "dill", "cloudpickle", "diskcache", "marshal", "shel
 BANNED_CALLS = {"recv_pyobj", "send_pyobj", "eval", "exec"}
 LONG = {"shared/protocol.py"}  # every message on the wire stands in one file
 # Decisions are pure: no socket, no thread, no clock of the machine.
-PURE = ("grammar_service/sessions.py", "gpu_worker/grammar_link/router.py", "gpu_worker/guided_decoder.py")
+PURE = [
+    *(f"grammar_service/{name}.py" for name in ("sessions", "walks")),
+    *(f"gpu_worker/{name}.py" for name in ("scheduler", "sequence")),
+    *(
+        f"gpu_worker/grammar_link/{name}.py"
+        for name in ("answers", "compiling", "dispatch", "placement", "plans", "quarantine", "router", "services")
+    ),
+    *(f"gpu_worker/grammar_link/{name}.py" for name in ("session_desk", "sessions", "validation", "walks")),
+]
 IMPURE = {"zmq", "asyncio", "socket", "threading", "time", "os", "subprocess", "random"}
 
 SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
@@ -117,12 +125,16 @@ def test_nothing_banned(path):
 
 @every_source
 def test_checks_raise_and_errors_are_not_swallowed(path):
-    tree = ast.parse(path.read_text())
-    asserts = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Assert)]
+    text = path.read_text()
+    lines, nodes = text.splitlines(), list(ast.walk(ast.parse(text)))
+    asserts = [node.lineno for node in nodes if isinstance(node, ast.Assert)]
+    # An error that is passed over has its reason beside it.
     silent = [
         node.lineno
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ExceptHandler) and all(isinstance(statement, ast.Pass) for statement in node.body)
+        for node in nodes
+        if isinstance(node, ast.ExceptHandler)
+        and all(isinstance(statement, ast.Pass) for statement in node.body)
+        and not any("#" in line for line in lines[node.lineno - 1 : node.end_lineno])
     ]
     assert (asserts, silent) == ([], [])
 
