@@ -43,6 +43,7 @@ PURE = [
 ]
 IMPURE = {"zmq", "asyncio", "socket", "threading", "time", "os", "subprocess", "random"}
 
+DISTRIBUTIONS = packages_distributions()
 SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 ids = [str(path.relative_to(ROOT)) for path in SOURCES]
 every_source = pytest.mark.parametrize("path", SOURCES, ids=ids)
@@ -91,8 +92,7 @@ def test_every_import_is_declared(path):
     extras = [line for name in EXTRAS[package_of(path)] for line in project["optional-dependencies"][name]]
     declared = {_normal(re.split(r"[<>=\[; ]", line)[0]) for line in project["dependencies"] + extras} | NO_DEPS
     theirs = tops(path) - set(sys.stdlib_module_names) - set(PACKAGES)
-    distributions = packages_distributions()
-    undeclared = {top for top in theirs if not declared & {_normal(name) for name in distributions.get(top, [top])}}
+    undeclared = {top for top in theirs if not declared & {_normal(name) for name in DISTRIBUTIONS.get(top, [top])}}
     undeclared -= {"cuda"} if "cuda-python" in declared else set()
     assert not undeclared
 
@@ -103,9 +103,8 @@ def test_what_tests_and_benchmarks_import_is_declared():
     declared = {_normal(re.split(r"[<>=\[; ]", line)[0]) for line in lines} | NO_DEPS
     paths = [path for folder in ("tests", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")]
     theirs = {top for path in paths for top in tops(path)} - set(sys.stdlib_module_names) - {*PACKAGES, "cuda"}
-    distributions = packages_distributions()
     ours = {"tests", "benchmarks"} | {path.stem for path in paths}
-    missing = {top for top in theirs - ours if not declared & {_normal(n) for n in distributions.get(top, [top])}}
+    missing = {top for top in theirs - ours if not declared & {_normal(n) for n in DISTRIBUTIONS.get(top, [top])}}
     assert missing == set()
 
 
