@@ -1,0 +1,73 @@
+"""Where answers go: futures of compilations, tickets of steps, the last answer of each session for a retry. Link's thread only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import NamedTuple
+
+from gpu_worker.grammar_link.events import CompileEnded, Deliver
+from gpu_worker.grammar_link.rows import Frame
+from gpu_worker.grammar_link.ticket import StepTicket
+from gpu_worker.grammar_link.walks import SessionId
+from shared.errors import MaskstreamError
+
+
+class _Kept(NamedTuple):
+    answer: Deliver
+    frames: Sequence[Frame]
+
+
+class Deliveries:
+    """Carries out the actions that end at a caller. A failed session keeps its error until it is closed."""
+
+    def __init__(self) -> None:
+        self._futures: dict[int, Future] = {}  # type: ignore[type-arg]
+        self._tickets: dict[SessionId, StepTicket] = {}
+        self._kept: dict[SessionId, _Kept] = {}
+        self._errors: dict[SessionId, MaskstreamError] = {}
+
+    def expect_compile(self, waiter: int, future: Future) -> None:  # type: ignore[type-arg]
+        self._futures[waiter] = future
+
+    def expect_rows(self, ticket: StepTicket) -> None:
+        """From now on what comes for its sessions goes to this ticket."""
+        for session in ticket.sessions:
+            self._tickets[session] = ticket
+            if session in self._errors:
+                ticket.fail(session, self._errors[session])
+
+    def compile_ended(self, ended: CompileEnded) -> None:
+        future = self._futures.pop(ended.waiter, None)
+        if future is None or not future.set_running_or_notify_cancel():
+            return
+        if ended.error is not None:
+            future.set_exception(ended.error)
+        else:
+            future.set_result(ended.compiled)
+
+    def deliver(self, answer: Deliver, frames: Sequence[Frame]) -> None:
+        self._kept[answer.session] = _Kept(answer, frames)
+        self.redeliver(answer.session)
+
+    def redeliver(self, session: SessionId) -> None:
+        kept, ticket = self._kept.get(session), self._tickets.get(session)
+        if kept is not None and ticket is not None:
+            ticket.deliver(kept.answer.entry, kept.frames, kept.answer.stop_ids, kept.answer.service)
+
+    def fail(self, session: SessionId, error: MaskstreamError) -> None:
+        error = self._errors.setdefault(session, error)  # the first one is the cause
+        ticket = self._tickets.get(session)
+        if ticket is not None:
+            ticket.fail(session, error)
+
+    def close(self, session: SessionId) -> None:
+        for book in (self._tickets, self._kept, self._errors):
+            book.pop(session, None)
+
+    def end(self, error: MaskstreamError) -> None:
+        """The link is over."""
+        for waiter in list(self._futures):
+            self.compile_ended(CompileEnded(waiter, None, error))
+        for session in list(self._tickets):
+            self.fail(session, error)

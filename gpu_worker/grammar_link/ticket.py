@@ -1,0 +1,91 @@
+"""The rows of one step as they come in: written by the link's thread, waited for and sealed once by the step loop."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+from gpu_worker.grammar_link.rows import Frame, write_rows
+from gpu_worker.grammar_link.walks import HELD, Outcome, SessionId, Walk, WalkStatus
+from shared import metrics
+from shared.bitmask import Words
+from shared.errors import MaskstreamError
+from shared.protocol import StepAnswerEntry
+
+
+class StepTicket:
+    """One step's walks. Rows go straight into ``out`` (int32 [rows, W], the caller's), until ``seal`` closes it.
+
+    ``held`` is the link's set of sessions that hold: ``wait`` does not wait for them, ``seal`` brings the set up to date.
+    """
+
+    def __init__(self, walks: Sequence[Walk], out: Words, vocab_size: int, held: set[SessionId]) -> None:
+        self._walks = {walk.session: walk for walk in walks}
+        self._out, self._vocab_size = out, vocab_size
+        self._held, self._awaited = held, self._walks.keys() - held
+        self._outcomes: dict[SessionId, Outcome] = {}
+        self._changed = threading.Condition()
+        self._sealed = False
+
+    def wait(self, timeout_s: float, *, for_held: bool = False) -> bool:
+        """True when every awaited answer is in, False when the time has passed. With ``for_held``, a step in which every walk held
+        before waits for any of them (a loop with nothing else to do would spin otherwise)."""
+        until_s = time.monotonic() + timeout_s
+        with self._changed:
+            while not self._is_done(for_held):
+                left_s = until_s - time.monotonic()
+                if left_s <= 0 or self._sealed:
+                    return False
+                self._changed.wait(left_s)
+            return True
+
+    def seal(self) -> Mapping[SessionId, Outcome]:
+        """Closes the ticket: from now on nothing is written to its rows. One outcome a walk; HOLD where no answer came."""
+        with self._changed:
+            self._sealed = True
+        holding = self._walks.keys() - self._outcomes.keys()
+        self._held.difference_update(self._walks)
+        self._held.update(holding)
+        metrics.holds_total.inc(len(holding))
+        return {session: self._outcomes.get(session, HELD) for session in self._walks}
+
+    @property
+    def sessions(self) -> list[SessionId]:
+        return list(self._walks)
+
+    def _is_done(self, for_held: bool) -> bool:
+        if for_held and not self._awaited:
+            return bool(self._outcomes) or not self._walks
+        return self._awaited <= self._outcomes.keys()
+
+    # ---- the link's thread ---------------------------------------------------------------------------------------------------
+
+    def deliver(self, entry: StepAnswerEntry, frames: Sequence[Frame], stop_ids: frozenset[int], service: str) -> None:
+        """Writes an answer that fits, unless the ticket is sealed."""
+        with self._changed:
+            if self._sealed or entry.handle not in self._walks:
+                return
+            walk = self._walks[entry.handle]
+            write_rows(entry, frames, self._out[walk.row : walk.row + walk.num_rows], self._vocab_size, stop_ids)
+            self._outcomes[entry.handle] = _outcome(entry, service)
+            self._tell()
+
+    def fail(self, session: SessionId, error: MaskstreamError) -> None:
+        """Ends one walk with an error; its rows allow nothing."""
+        with self._changed:
+            if not self._sealed and session in self._walks:
+                walk = self._walks[session]
+                self._out[walk.row : walk.row + walk.num_rows] = 0
+                self._outcomes[session] = Outcome(WalkStatus.FAILED, error=error)
+                self._tell()
+
+    def _tell(self) -> None:
+        if self._is_done(for_held=True):
+            self._changed.notify_all()
+
+
+def _outcome(entry: StepAnswerEntry, service: str) -> Outcome:
+    kinds = tuple(row.kind for row in entry.rows)
+    error = entry.error.exception() if entry.error else None
+    return Outcome(WalkStatus(entry.status), entry.num_advanced, entry.num_guided, kinds, tuple(entry.forced), error, service)
