@@ -1,0 +1,267 @@
+"""What comes before a step: vocabularies, compilations and opens. Called by the work loop only."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from grammar_service import engines
+from grammar_service.cache import CompiledGrammar, GrammarCache
+from grammar_service.compile import Compiled as Finished
+from grammar_service.compile import Compiler, Task, plan_of
+from grammar_service.config import GrammarSettings
+from grammar_service.links import Received
+from grammar_service.peer import UNKNOWN_PLAN, Peer
+from grammar_service.rows import RowStore
+from grammar_service.sessions import Sessions
+from grammar_service.stepper import Budget, Stepper
+from grammar_service.vocabularies import Assembly, Loaded, Vocabularies
+from grammar_service.walks import walk
+from shared import log
+from shared.errors import BadRequest, MaskstreamError
+from shared.guide import Guide, key_of
+from shared.protocol import (
+    PROTOCOL_VERSION, Compile, Compiled, Message, Open, Opened, Plan, Ready, Step, VocabularyChunk, VocabularyRequest, Welcome,
+    WireError,
+)  # fmt: skip
+from shared.tokenizer import from_wire
+
+GuideKey = tuple[str, str]
+
+
+class VocabularyBuilt(NamedTuple):
+    """A vocabulary was turned into engines off the loop, or could not be."""
+
+    fingerprint: str
+    outcome: Loaded | MaskstreamError
+
+
+class Waiter(NamedTuple):
+    """Who asked for a compilation, and under which key."""
+
+    link: int
+    key: str
+
+
+class Admission:
+    """Everything that may take long happens in other threads; their results come back through the inbox."""
+
+    def __init__(self, settings: GrammarSettings, inbox: queue.SimpleQueue[Any], send: Callable[[int, Message], None]) -> None:
+        self._settings = settings
+        self._inbox = inbox
+        self._send = send
+        self._log = log.get("admission")
+        self._vocabularies = Vocabularies(settings.max_vocabularies)
+        self._assemblies: dict[str, Assembly] = {}
+        self._cache = GrammarCache(settings.cache_bytes)
+        self._digests: dict[GuideKey, bytes] = {}
+        self._waiters: dict[GuideKey, list[Waiter]] = {}
+        cores = os.cpu_count() or 1
+        self._threads = settings.threads or cores
+        self._compiler = Compiler(settings.compile_jobs or cores, settings.compile_queue, _attempt, inbox)
+
+    def handlers(self) -> dict[type, Callable[[Peer, Any], None]]:
+        """Handlers by message type."""
+        return {
+            Welcome: self._on_welcome, VocabularyChunk: self._on_chunk, Compile: self._on_compile, Open: self._on_open,
+        }  # fmt: skip
+
+    @property
+    def num_waiting(self) -> int:
+        return self._compiler.num_waiting
+
+    @property
+    def num_vocabularies(self) -> int:
+        return len(self._vocabularies)
+
+    def close(self) -> None:
+        self._compiler.close()
+
+    def handle(self, event: Any, peers: Iterable[Peer]) -> None:
+        """An event of one of the other threads."""
+        if isinstance(event, VocabularyBuilt):
+            self._on_built(event, peers)
+        elif isinstance(event, Finished):
+            self._on_finished(event, peers)
+
+    # ---- vocabularies ----
+
+    def _on_welcome(self, peer: Peer, message: Welcome) -> None:
+        if message.protocol_version != PROTOCOL_VERSION:
+            self._log.error("worker speaks another version", worker=message.worker, version=message.protocol_version)
+            return
+        peer.worker, peer.fingerprint, peer.lease_s = message.worker, message.fingerprint, message.lease_s
+        loaded = self._vocabularies.get(message.fingerprint)
+        if loaded is not None:
+            self._ready(peer, loaded)
+            return
+        try:
+            assembly = self._assemblies.setdefault(message.fingerprint, Assembly(message, self._settings.max_vocabulary_bytes))
+        except BadRequest as error:
+            self._send(peer.link, Ready(fingerprint=message.fingerprint, error=WireError.of(error)))
+            return
+        self._ask(peer, assembly)
+
+    def _ask(self, peer: Peer, assembly: Assembly) -> None:
+        for chunk in assembly.ask(peer.link):
+            self._send(peer.link, VocabularyRequest(fingerprint=assembly.fingerprint, chunk=chunk))
+
+    def _on_chunk(self, peer: Peer, message: VocabularyChunk) -> None:
+        assembly = self._assemblies.get(message.fingerprint)
+        if assembly is None or message.fingerprint != peer.fingerprint:
+            return
+        try:
+            data = assembly.take(message)
+        except BadRequest as error:
+            self._built_wrong(peer, error)
+            return
+        if data is None:
+            self._ask(peer, assembly)
+        else:
+            threading.Thread(target=self._build, args=(message.fingerprint, data), name="vocabulary", daemon=True).start()
+
+    def _built_wrong(self, peer: Peer, error: BadRequest) -> None:
+        self._assemblies.pop(peer.fingerprint, None)
+        self._send(peer.link, Ready(fingerprint=peer.fingerprint, error=WireError.of(error)))
+
+    def _build(self, fingerprint: str, data: bytes) -> None:
+        outcome: Loaded | MaskstreamError
+        try:
+            vocabulary = from_wire(data, fingerprint)
+            rows = RowStore(vocabulary.size, self._settings.row_bytes)
+            outcome = Loaded(fingerprint, vocabulary.size, engines.load(vocabulary, threads=self._threads), rows)
+        except MaskstreamError as error:
+            outcome = error
+        except Exception as error:  # a worker's bad table must not take the service down
+            outcome = BadRequest(f"{type(error).__name__}: {str(error)[:200]}", field="vocabulary")
+        self._inbox.put(VocabularyBuilt(fingerprint, outcome))
+
+    def _on_built(self, event: VocabularyBuilt, peers: Iterable[Peer]) -> None:
+        self._assemblies.pop(event.fingerprint, None)
+        if isinstance(event.outcome, Loaded):
+            for dropped in self._vocabularies.put(event.outcome):
+                self._cache.forget_vocabulary(dropped)
+        for peer in peers:
+            if peer.fingerprint != event.fingerprint:
+                continue
+            if isinstance(event.outcome, Loaded):
+                self._ready(peer, event.outcome)
+            else:
+                self._send(peer.link, Ready(fingerprint=event.fingerprint, error=WireError.of(event.outcome)))
+
+    def _ready(self, peer: Peer, loaded: Loaded) -> None:
+        peer.loaded = loaded
+        peer.sessions = Sessions(loaded.rows, walk)
+        peer.stepper = Stepper(loaded.engines, loaded.rows, Budget(self._settings.step_soft_s, self._settings.step_hard_s))
+        self._send(peer.link, Ready(fingerprint=loaded.fingerprint))
+
+    # ---- compilations ----
+
+    def _on_compile(self, peer: Peer, message: Compile) -> None:
+        if peer.loaded is None:
+            self._refuse(Waiter(peer.link, message.key), BadRequest("no vocabulary is ready", field="fingerprint"))
+            return
+        key = (peer.fingerprint, key_of(message.guide))
+        digest = self._digests.get(key)
+        grammar = self._cache.get((peer.fingerprint, digest)) if digest is not None else None
+        if grammar is not None:
+            self._compiled(peer, message.key, grammar, 0.0, cached=True)
+            return
+        self._submit(Task(key, message.client, peer.loaded, message.guide), Waiter(peer.link, message.key))
+
+    def _submit(self, task: Task, waiter: Waiter | None) -> None:
+        try:
+            self._compiler.submit(task)
+        except MaskstreamError as error:
+            if waiter is not None:
+                self._refuse(waiter, error)
+            return
+        if waiter is not None:
+            self._waiters.setdefault(task.key, []).append(waiter)
+
+    def _refuse(self, waiter: Waiter, error: MaskstreamError, compile_ms: float = 0.0) -> None:
+        self._send(waiter.link, Compiled(key=waiter.key, error=WireError.of(error), compile_ms=compile_ms))
+
+    def _compiled(self, peer: Peer, key: str, grammar: CompiledGrammar, compile_ms: float, *, cached: bool) -> None:
+        peer.plans[grammar.plan.digest] = grammar.plan
+        self._send(peer.link, Compiled(
+            key=key, plan=grammar.plan, compile_ms=compile_ms, grammar_bytes=grammar.num_bytes,
+            first_row_share=grammar.first_row_share, cached=cached,
+        ))  # fmt: skip
+
+    def _on_finished(self, event: Finished, peers: Iterable[Peer]) -> None:
+        self._compiler.finished(event.key)
+        by_link = {peer.link: peer for peer in peers}
+        waiters = self._waiters.pop(event.key, [])
+        if isinstance(event.outcome, MaskstreamError):
+            for waiter in waiters:
+                self._refuse(waiter, event.outcome, event.compile_ms)
+            self._fail_opens(event.key, event.outcome, by_link.values())
+            return
+        grammar = self._keep(event.key, event.outcome)
+        for waiter in waiters:
+            if (peer := by_link.get(waiter.link)) is not None:
+                self._compiled(peer, waiter.key, grammar, event.compile_ms, cached=False)
+        for peer in by_link.values():
+            if peer.fingerprint == event.key[0]:
+                self._open_waiting(peer, grammar)
+
+    def _keep(self, key: GuideKey, grammar: CompiledGrammar) -> CompiledGrammar:
+        """Files a grammar; another spelling that led to the same plan shares the one that is there (spec 137)."""
+        digest = grammar.plan.digest
+        self._digests[key] = digest
+        known = self._cache.get((key[0], digest))
+        if known is None:
+            self._cache.put((key[0], digest), grammar)
+        return known or grammar
+
+    # ---- opens ----
+
+    def _on_open(self, peer: Peer, message: Open) -> None:
+        try:
+            plan = peer.plan_of(message)
+        except BadRequest as error:
+            self._opened(peer, message, WireError.of(error))
+            return
+        grammar = self._cache.get((peer.fingerprint, message.plan_digest))
+        if plan is None or peer.loaded is None:
+            self._opened(peer, message, UNKNOWN_PLAN)
+        elif grammar is not None:
+            peer.plans[message.plan_digest] = plan
+            self._answer_open(peer, message, grammar)
+        else:
+            peer.plans[message.plan_digest] = plan
+            peer.wait(message)
+            self._submit(Task((peer.fingerprint, message.plan_digest.hex()), peer.worker, peer.loaded, plan), None)
+
+    def _opened(self, peer: Peer, message: Open, error: WireError) -> None:
+        self._send(peer.link, Opened(handle=message.handle, epoch=message.epoch, error=error))
+
+    def _answer_open(self, peer: Peer, message: Open, grammar: CompiledGrammar) -> None:
+        reply = peer.open(message, grammar, time.monotonic())
+        if reply is not None:
+            self._send(peer.link, reply)
+
+    def _open_waiting(self, peer: Peer, grammar: CompiledGrammar) -> None:
+        for waiting in peer.ready(grammar.plan.digest):
+            self._answer_open(peer, waiting.open, grammar)
+            if waiting.entry is not None:
+                step, entry = waiting.entry
+                self._inbox.put(Received(peer.link, Step(step=step, retired_step=0, entries=[entry])))
+
+    def _fail_opens(self, key: GuideKey, error: MaskstreamError, peers: Iterable[Peer]) -> None:
+        for peer in peers:
+            if peer.fingerprint == key[0] and len(key[1]) == 16:
+                for waiting in peer.ready(bytes.fromhex(key[1])):
+                    self._opened(peer, waiting.open, WireError.of(error))
+
+
+def _attempt(task: Task) -> Plan:
+    """Plans a guide in this process."""
+    if isinstance(task.work, Guide):
+        return plan_of(task.work, {name: engine.version for name, engine in task.loaded.engines.items()})
+    return task.work

@@ -1,0 +1,45 @@
+"""Settings of the grammar service: flag = environment variable (``MASKSTREAM_GRAMMAR_...``) = documented default."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from shared.config import Settings
+
+PREFIX = "MASKSTREAM_GRAMMAR"
+
+
+class GrammarSettings(Settings, frozen=True, kw_only=True):
+    """One grammar service: the workers it serves, its bounds."""
+
+    name: Annotated[str, Meta(description="name in logs and greetings; empty: host name and process id", max_length=64)] = ""
+    workers: Annotated[
+        tuple[str, ...],
+        Meta(description="grammar addresses of the workers, comma-separated; every address of a name is used", min_length=1),
+    ] = ("tcp://127.0.0.1:5556",)
+    insecure: Annotated[bool, Meta(description="allow workers on other hosts, without keys")] = False
+    resolve_s: Annotated[float, Meta(description="how often the workers' names are resolved again", gt=0, le=3600)] = 5.0
+    metrics_host: Annotated[str, Meta(description="host of /metrics and /health")] = "127.0.0.1"
+    metrics_port: Annotated[int, Meta(description="port of /metrics and /health; 0 chooses one", ge=0, le=65535)] = 9101
+    threads: Annotated[int, Meta(description="threads of the engines' batch calls; 0: all cores", ge=0, le=256)] = 0
+    outstanding_steps: Annotated[int, Meta(description="steps a worker may have unanswered here", ge=1, le=1024)] = 8
+    max_vocabularies: Annotated[int, Meta(description="vocabularies held; about 110 MB each", ge=1, le=64)] = 4
+    max_vocabulary_bytes: Annotated[int, Meta(description="largest vocabulary taken from a worker", ge=1 << 10)] = 64 << 20
+    cache_bytes: Annotated[int, Meta(description="compiled grammars kept, in bytes", ge=0)] = 256 << 20
+    row_bytes: Annotated[int, Meta(description="distinct rows kept, in bytes (16 KB each at 128,256 tokens)", ge=1 << 16)] = (
+        32 << 20
+    )
+    compile_jobs: Annotated[int, Meta(description="guides tried at once; 0: all cores", ge=0, le=256)] = 0
+    compile_queue: Annotated[int, Meta(description="guides that may wait; more are answered overloaded", ge=1)] = 1024
+    compile_timeout_s: Annotated[float, Meta(description="wall and CPU time of one compilation", gt=0, le=600)] = 5.0
+    compile_memory_bytes: Annotated[int, Meta(description="memory of one compilation", ge=64 << 20)] = 2 << 30
+    negative_cache_s: Annotated[float, Meta(description="how long a guide that timed out or crashed is refused untried", ge=0)] = (
+        600.0
+    )
+    step_soft_s: Annotated[float, Meta(description="a session's step beyond this gets a lane of its own", gt=0, le=60)] = 0.05
+    step_hard_s: Annotated[float, Meta(description="a session's step beyond this fails (step_timeout)", gt=0, le=60)] = 0.25
+    step_kill_s: Annotated[float, Meta(description="a step beyond this costs the process, which is replaced", gt=0, le=600)] = 5.0
+    drain_s: Annotated[float, Meta(description="after SIGTERM: longest wait for the sessions to move", ge=0, le=3600)] = 10.0
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="least level logged")] = "info"

@@ -1,0 +1,132 @@
+"""xgrammar behind the contract. One thread owns every matcher of a process: two threads on one matcher crash it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, ClassVar
+
+from grammar_service.engines.base import AfterGuide, Matcher, NativeMatcher, Rows, VocabularyBits
+from grammar_service.engines.messages import refusal
+from grammar_service.engines.stubs import import_xgrammar
+from grammar_service.engines.table import hidden_specials
+from shared.errors import BadRequest, StepError
+from shared.tokenizer import Vocabulary
+
+BROKEN = (RuntimeError, ValueError, TypeError)
+BATCH_FROM = 2
+
+
+class XGrammarMatcher:
+    """NativeMatcher. History, and so memory, is 0.4 to 1.7 KB a token."""
+
+    __slots__ = ("inner",)
+    engine: ClassVar[str] = "xgrammar"
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def consume(self, token_ids: Sequence[int]) -> int:
+        accept = self.inner.accept_token
+        for count, token_id in enumerate(token_ids):
+            if not accept(token_id):
+                return count
+        return len(token_ids)
+
+    def rollback(self, num_tokens: int) -> None:
+        try:
+            self.inner.rollback(num_tokens)
+        except BROKEN as error:
+            raise StepError(f"xgrammar: {refusal(str(error)).message}") from error
+
+    def fill(self, words: Rows, row: int) -> None:
+        try:
+            self.inner.fill_next_token_bitmask(words, row)
+        except BROKEN as error:
+            raise StepError(f"xgrammar: {refusal(str(error)).message}") from error
+
+    def can_end(self) -> bool:
+        return bool(self.inner.is_completed())
+
+    def forced(self) -> list[int]:
+        return []  # its jump-forward tokens are greedy, not the model's own
+
+    def fork(self) -> NativeMatcher:
+        return XGrammarMatcher(self.inner.fork())
+
+
+class XGrammarFactory:
+    """GrammarMatcherFactory over a CompiledGrammar."""
+
+    def __init__(self, module: Any, compiled: Any, bits: VocabularyBits, text_bytes: int) -> None:
+        self._module = module
+        self._compiled = compiled
+        self._bits = bits
+        self.memory_bytes = int(compiled.memory_size_bytes) + text_bytes
+
+    def create(self, stop_ids: Collection[int], after_guide: AfterGuide = "stop") -> Matcher:
+        native = XGrammarMatcher(self._module.GrammarMatcher(self._compiled))
+        return Matcher(native, self._bits, stop_ids, after_guide)
+
+
+class XGrammarEngine:
+    """Engine. The compiler's own cache is off: it has no hard bound; ours has."""
+
+    name = "xgrammar"
+
+    def __init__(self, vocabulary: Vocabulary, *, threads: int = 1) -> None:
+        self._module = import_xgrammar()
+        self.version: str = importlib.metadata.version("xgrammar")
+        self._info = self._module.TokenizerInfo(
+            hidden_specials(vocabulary), self._module.VocabType.RAW,
+            vocab_size=vocabulary.size, stop_token_ids=list(vocabulary.stop_ids),
+        )  # fmt: skip
+        self._compiler = self._module.GrammarCompiler(self._info, max_threads=threads, cache_enabled=False)
+        self._batch = self._module.BatchGrammarMatcher(max_threads=threads)
+        self._bits = VocabularyBits.of(vocabulary)
+
+    def compile(self, grammar_kind: str, text: str, options: dict[str, Any]) -> XGrammarFactory:
+        builders: dict[str, Callable[[], Any]] = {
+            "json_schema": lambda: self._json_schema(text, options),
+            "regex": lambda: self._compiler.compile_regex(text),
+            "ebnf": lambda: self._ebnf(text),
+            "structural_tag": lambda: self._compiler.compile_structural_tag(text),
+        }
+        if grammar_kind not in builders:
+            raise BadRequest(f"xgrammar takes no {grammar_kind}; one of {', '.join(builders)}", field="kind")
+        try:
+            compiled = builders[grammar_kind]()
+        except BROKEN as error:  # UnicodeEncodeError is a ValueError
+            raise refusal(str(error)) from error
+        return XGrammarFactory(self._module, compiled, self._bits, len(text.encode("utf-8", "surrogatepass")))
+
+    def _json_schema(self, text: str, options: dict[str, Any]) -> Any:
+        return self._compiler.compile_json_schema(
+            text, any_whitespace=True, max_whitespace_cnt=options.get("max_whitespace"),
+            strict_mode=bool(options.get("strict_mode", False)), any_order=False,
+        )  # fmt: skip
+
+    def _ebnf(self, text: str) -> Any:
+        # A root rule that calls itself loses closing tokens from its masks: ours only calls it.
+        name = "wrapped_root"
+        while re.search(rf"\b{name}\b", text):
+            name += "_"
+        return self._compiler.compile_grammar(f"{text}\n{name} ::= root\n", root_rule_name=name)
+
+    def fill(self, natives: Sequence[XGrammarMatcher], words: Rows) -> list[Exception | None]:
+        if len(natives) >= BATCH_FROM:
+            try:
+                self._batch.batch_fill_next_token_bitmask([native.inner for native in natives], words)
+                return [None] * len(natives)
+            except BROKEN:  # one of them broke it for all: find out which
+                pass
+        return [_fill_one(native, words, row) for row, native in enumerate(natives)]
+
+
+def _fill_one(native: XGrammarMatcher, words: Rows, row: int) -> Exception | None:
+    try:
+        native.fill(words, row)
+    except StepError as error:
+        return error
+    return None

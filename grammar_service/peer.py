@@ -1,0 +1,128 @@
+"""One connection to a worker: its vocabulary, its sessions, and the opens that wait for their grammar."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from grammar_service.cache import CompiledGrammar
+from grammar_service.rows import Frames
+from grammar_service.sessions import Answer, Sessions
+from grammar_service.stepper import Job, Stepper
+from grammar_service.vocabularies import Loaded
+from shared import digest
+from shared.errors import BadRequest, MaskstreamError
+from shared.protocol import Open, Opened, Plan, Step, StepAnswer, StepAnswerEntry, StepEntry, WireError, encode
+
+UNKNOWN_PLAN = WireError(code="unknown_plan", message="send the plan along")
+
+
+class Waiting(NamedTuple):
+    """An Open whose grammar is being compiled, and the newest entry that came for it meanwhile with its step number."""
+
+    open: Open
+    entry: tuple[int, StepEntry] | None = None
+
+
+class Peer:
+    """State of one link since its last handshake."""
+
+    def __init__(self, link: int) -> None:
+        self.link = link
+        self.worker = ""
+        self.fingerprint = ""
+        self.lease_s = 60.0
+        self.loaded: Loaded | None = None
+        self.sessions: Sessions | None = None
+        self.stepper: Stepper | None = None
+        self.plans: dict[bytes, Plan] = {}
+        self.waiting: dict[int, Waiting] = {}
+
+    def plan_of(self, message: Open) -> Plan | None:
+        """The plan that an Open pins. Raises BadRequest where it is not the one that the digest names."""
+        plan = message.plan or self.plans.get(message.plan_digest)
+        if plan is not None and plan.digest != message.plan_digest:
+            raise BadRequest("the plan has another digest", field="plan_digest")
+        return plan
+
+    def wait(self, message: Open) -> None:
+        """Keeps an Open until its grammar is there; a newer epoch takes the place of an older one."""
+        known = self.waiting.get(message.handle)
+        if known is None or known.open.epoch <= message.epoch:
+            self.waiting[message.handle] = Waiting(message)
+
+    def ready(self, plan_digest: bytes) -> list[Waiting]:
+        """The opens that waited for this plan; they wait no more."""
+        found = [waiting for waiting in self.waiting.values() if waiting.open.plan_digest == plan_digest]
+        for waiting in found:
+            del self.waiting[waiting.open.handle]
+        return found
+
+    def open(self, message: Open, grammar: CompiledGrammar, now_s: float) -> Opened | None:
+        """Opens a session over a compiled grammar; None for a stale epoch."""
+        if self.sessions is None or self.loaded is None:
+            return Opened(handle=message.handle, epoch=message.epoch, error=UNKNOWN_PLAN)
+        width = self.loaded.vocab_size
+        if not message.stop_ids or any(stop >= width for stop in message.stop_ids):
+            error = BadRequest(f"one or more ids below {width}", field="stop_ids")
+            return Opened(handle=message.handle, epoch=message.epoch, error=WireError.of(error))
+        try:
+            session = self.sessions.open(message, lambda: grammar.factory.create(message.stop_ids, grammar.plan.after_guide), now_s)
+        except MaskstreamError as error:
+            return Opened(handle=message.handle, epoch=message.epoch, error=WireError.of(error))
+        return None if session is None else Opened(handle=message.handle, epoch=message.epoch)
+
+    def step(self, message: Step, now_s: float) -> list[list[bytes]]:
+        """Runs the entries that can run; answers as messages of frames. Those that wait for a grammar are kept."""
+        if self.sessions is None or self.stepper is None:
+            return []
+        entries: dict[int, StepEntry] = {}
+        jobs: list[Job] = []
+        answers: list[tuple[StepEntry, Answer]] = []
+        for entry in message.entries:
+            waiting = self.waiting.get(entry.handle)
+            if waiting is not None and waiting.open.epoch == entry.epoch:
+                self.waiting[entry.handle] = waiting._replace(entry=(message.step, entry))
+                continue
+            outcome = self.sessions.step(entry, now_s)
+            if isinstance(outcome, Answer):
+                answers.append((entry, outcome))
+            elif outcome is not None and (session := self.sessions.get(entry.handle)) is not None:
+                entries[entry.handle] = entry
+                jobs.append(Job(session, outcome))
+        for session, answer in self.stepper.run(jobs):
+            answers.append((entries[session.handle], answer))
+        return [self._encode(message.step, answers)] if answers else []
+
+    def close(self, sessions: list[tuple[int, int]]) -> None:
+        """Ends sessions, those that still wait for their grammar included."""
+        for handle, epoch in sessions:
+            waiting = self.waiting.get(handle)
+            if waiting is not None and waiting.open.epoch <= epoch:
+                del self.waiting[handle]
+            if self.sessions is not None:
+                self.sessions.close(handle, epoch)
+
+    def expire(self, now_s: float) -> None:
+        """Ends sessions that no entry has come for within the lease."""
+        if self.sessions is not None:
+            self.sessions.expire(now_s, self.lease_s)
+
+    @property
+    def num_sessions(self) -> int:
+        """Sessions open here."""
+        return len(self.sessions) if self.sessions is not None else 0
+
+    def _encode(self, step: int, answers: list[tuple[StepEntry, Answer]]) -> list[bytes]:
+        frames = Frames()
+        entries = [self._entry(entry, answer, frames) for entry, answer in answers]
+        return [encode(StepAnswer(step=step, entries=entries)), *frames.frames]
+
+    def _entry(self, entry: StepEntry, answer: Answer, frames: Frames) -> StepAnswerEntry:
+        session = self.sessions.get(entry.handle) if self.sessions is not None else None
+        stop_ids = session.matcher.stop_ids if session is not None else frozenset()
+        return StepAnswerEntry(
+            entry.handle, entry.epoch, entry.sequence_number,
+            digest.of_walk(entry.prefix_digest, entry.path, entry.parents),
+            int(answer.status), answer.num_advanced, len(answer.rows), frames.wire(answer.rows, stop_ids),
+            list(answer.forced), WireError.of(answer.error) if answer.error is not None else None,
+        )  # fmt: skip

@@ -1,0 +1,105 @@
+"""Rows by content: equal rows are one object, encoded once; and how the rows of one answer become wire rows and frames.
+
+A row repeats an earlier one 99 times of 100, so the work of a row is a hash and a look-up. The hash (xxh3-128) is not proof
+against an adversary: on a hit the words are compared.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import numpy as np
+import xxhash
+
+from shared.bitmask import RowKind, Words, clear_bit, encode, is_alive
+from shared.protocol import WireRow
+
+_NO_STOPS: frozenset[int] = frozenset()
+
+
+class Row:
+    """An immutable row: ``words`` int32 [ceil(V / 32)] over ``data``, its kind (never STOP_ONLY), and the ids of a small one."""
+
+    __slots__ = ("alive", "data", "id_set", "ids", "kind", "words")
+
+    def __init__(self, data: bytes, vocab_size: int) -> None:
+        self.data = data
+        self.words: Words = np.frombuffer(data, dtype=np.int32)
+        self.alive = is_alive(self.words, vocab_size)
+        encoded = encode(self.words, vocab_size, _NO_STOPS)
+        self.kind = encoded.kind
+        self.id_set = frozenset(encoded.ids)
+        self.ids = np.asarray(encoded.ids, dtype="<i4").tobytes() if encoded.kind is RowKind.SPARSE else b""
+
+    def allows(self, token_id: int) -> bool:
+        """True if the token's bit is set."""
+        return 0 <= token_id < len(self.data) * 8 and bool((self.data[token_id >> 3] >> (token_id & 7)) & 1)
+
+
+class RowStore:
+    """Rows of one vocabulary, least recently used ones dropped beyond ``max_bytes``. Not thread-safe."""
+
+    def __init__(self, vocab_size: int, max_bytes: int) -> None:
+        self.vocab_size = vocab_size
+        self._max_bytes = max_bytes
+        self._rows: OrderedDict[bytes, Row] = OrderedDict()
+        self.num_bytes = 0
+        self.nothing = self.intern(np.zeros((vocab_size + 31) // 32, dtype=np.int32))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def intern(self, words: Words) -> Row:
+        """The row with these words."""
+        data = words.tobytes()
+        key = xxhash.xxh3_128_digest(data)
+        row = self._rows.get(key)
+        if row is not None and row.data == data:
+            self._rows.move_to_end(key)
+            return row
+        row = Row(data, self.vocab_size)
+        replaced = self._rows.get(key)  # a collision: the newer row takes the place
+        self.num_bytes += _size(row) - (_size(replaced) if replaced else 0)
+        self._rows[key] = row
+        while self.num_bytes > self._max_bytes and len(self._rows) > 1:
+            self.num_bytes -= _size(self._rows.popitem(last=False)[1])
+        return row
+
+    def without(self, row: Row, token_id: int) -> Row:
+        """The row with one token forbidden."""
+        words = row.words.copy()
+        clear_bit(words, token_id)
+        return self.intern(words)
+
+
+def _size(row: Row) -> int:
+    return len(row.data) + len(row.ids) + 500
+
+
+class Frames:
+    """The DENSE frames of one answer; equal rows share a frame."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self._index: dict[int, int] = {}
+
+    def wire(self, rows: Sequence[Row], stop_ids: frozenset[int]) -> list[WireRow]:
+        """Wire rows of one session, whose stop set is ``stop_ids``."""
+        return [self._one(row, stop_ids) for row in rows]
+
+    def _one(self, row: Row, stop_ids: frozenset[int]) -> WireRow:
+        if row.kind is RowKind.DENSE:
+            return WireRow(RowKind.DENSE, self._frame(row))
+        if row.id_set and row.id_set == stop_ids:
+            return WireRow(RowKind.STOP_ONLY)
+        if row.kind is RowKind.SINGLE:
+            return WireRow(RowKind.SINGLE, next(iter(row.id_set)))
+        return WireRow(row.kind, 0, row.ids)
+
+    def _frame(self, row: Row) -> int:
+        index = self._index.get(id(row))
+        if index is None:
+            index = self._index[id(row)] = len(self.frames)
+            self.frames.append(row.data)
+        return index

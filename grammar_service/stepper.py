@@ -1,0 +1,111 @@
+"""Runs the walks of a step side by side: each round fills the rows that all walks wait for in one native call an engine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from grammar_service.engines.base import Engine, Matcher, Rows
+from grammar_service.rows import Row, RowStore
+from grammar_service.sessions import Answer, Session, Walking
+from shared import metrics
+from shared.errors import MaskstreamError, StepTimeout
+
+
+class Job(NamedTuple):
+    """A walk and the session it belongs to."""
+
+    session: Session
+    walking: Walking
+
+
+class Budget(NamedTuple):
+    """Seconds of one session's step: beyond ``soft_s`` it runs apart from the others, beyond ``hard_s`` it fails."""
+
+    soft_s: float
+    hard_s: float
+
+
+class Stepper:
+    """One for each vocabulary; called by the work loop only, which owns every matcher."""
+
+    def __init__(self, engines: dict[str, Engine], rows: RowStore, budget: Budget) -> None:
+        self._engines = engines
+        self._rows = rows
+        self._budget = budget
+        self._words = (rows.vocab_size + 31) // 32
+        self._buffer: Rows = np.zeros((64, self._words), dtype=np.int32)
+
+    def run(self, jobs: list[Job]) -> Iterator[tuple[Session, Answer]]:
+        """Yields each session's answer as soon as its walk ends."""
+        waiting: list[_Walk] = [_Walk(job) for job in jobs]
+        for walk in waiting:
+            walk.resume(None, self._budget)
+        while waiting:
+            for walk in waiting:
+                if walk.answer is not None:
+                    yield walk.job.session, walk.answer
+            waiting = [walk for walk in waiting if walk.answer is None]
+            self._fill_round(waiting)
+
+    def _fill_round(self, waiting: list[_Walk]) -> None:
+        by_engine: dict[str, list[_Walk]] = {}
+        for walk in waiting:
+            if walk.matcher.is_unguided() or walk.matcher.is_terminated():
+                walk.resume(self._unguided(walk.matcher), self._budget)
+            else:
+                by_engine.setdefault(walk.matcher.native.engine, []).append(walk)
+        for name, walks in by_engine.items():
+            self._fill(self._engines[name], walks)
+
+    def _unguided(self, matcher: Matcher) -> Row:
+        matcher.fill_next_token_bitmask(self._buffer, 0)
+        return self._rows.intern(self._buffer[0])
+
+    def _fill(self, engine: Engine, walks: list[_Walk]) -> None:
+        if len(walks) > len(self._buffer):
+            self._buffer = np.zeros((len(walks) * 2, self._words), dtype=np.int32)
+        started_s = time.perf_counter()
+        broken = engine.fill([walk.matcher.native for walk in walks], self._buffer[: len(walks)])
+        spent_s = (time.perf_counter() - started_s) / len(walks)
+        for index, (walk, error) in enumerate(zip(walks, broken, strict=True)):
+            metrics.mask_seconds.observe(spent_s)
+            walk.spent_s += spent_s
+            if error is not None:
+                walk.fail(error)
+                continue
+            walk.matcher.finish(self._buffer[index])
+            walk.resume(self._rows.intern(self._buffer[index]), self._budget)
+
+
+class _Walk:
+    """A walk in progress: the matcher it waits for, or its answer."""
+
+    __slots__ = ("answer", "job", "matcher", "spent_s")
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.answer: Answer | None = None
+        self.matcher: Matcher = job.session.matcher
+        self.spent_s = 0.0
+
+    def resume(self, row: Row | None, budget: Budget) -> None:
+        """Goes on to the next row that is needed, or to the end."""
+        started_s = time.thread_time()  # of this thread alone: a busy machine is not the session's fault
+        try:
+            self.matcher = self.job.walking.send(row) if row is not None else next(self.job.walking)
+        except StopIteration as stop:
+            self.answer = stop.value
+        spent_s = time.thread_time() - started_s
+        metrics.accept_seconds.observe(spent_s)
+        self.spent_s += spent_s
+        if self.spent_s > budget.hard_s:
+            self.fail(StepTimeout(f"{self.spent_s * 1000:.0f} ms in one step, {budget.hard_s * 1000:.0f} allowed"))
+
+    def fail(self, error: Exception) -> None:
+        """Ends the walk with an error: its session fails, nothing else."""
+        self.job.walking.close()
+        self.answer = self.job.session.fail(error if isinstance(error, MaskstreamError) else MaskstreamError(str(error)))
