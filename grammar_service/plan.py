@@ -14,6 +14,7 @@ from grammar_service.regex_print import to_lark, to_rust
 from grammar_service.regex_resolve import whole_language
 from grammar_service.regex_syntax import RegexError
 from grammar_service.regex_tree import Tree, alt, is_plain, literal
+from grammar_service.schema.front import compile_schema
 from grammar_service.schema.reader import read_json
 from shared.errors import BadRequest, GrammarTooLarge, Unsatisfiable, UnsupportedSchema
 
@@ -91,8 +92,11 @@ def _only(able: Engine, engine: str, feed: Feed, text: str) -> Plan:
 
 
 def _plan_schema(schema: Any, engine: str, max_whitespace: int, on_unsupported: str) -> Plan:
-    text = json.dumps(schema)
-    return Plan(engine="llguidance", kind="json_schema", text=text, options={"max_whitespace": max_whitespace})
+    front = compile_schema(schema, max_whitespace=max_whitespace, validate=on_unsupported == "validate")
+    return Plan(
+        engine="llguidance", kind="lark", text=front.lark, options={"max_whitespace": max_whitespace},
+        warnings=front.warnings, rewrites=front.rewrites, dropped=front.dropped, validate_after=bool(front.dropped),
+    )  # fmt: skip
 
 
 def _plan_regex(text: str, engine: str) -> Plan:

@@ -1,0 +1,246 @@
+"""Expressions to unions of typed cases: the normal form from which a grammar is written.
+
+``cases(e)`` is a list of typed sets whose union is e; what is plainly empty is left out. References are followed when a set
+is asked for, never before, so that recursion through a property or an item ends. A reference that loops without one stands
+for the least set: nothing.
+"""
+
+from __future__ import annotations
+
+from grammar_service.schema.arrays import Arrays
+from grammar_service.schema.document import Document
+from grammar_service.schema.expand import expand_node
+from grammar_service.schema.expr import (
+    FALSE, TRUE, All, ExactlyOne, Expr, Neg, Node, Opaque, Some, Values, conj, disj, neg, values,
+)  # fmt: skip
+from grammar_service.schema.keys import Keys, finite
+from grammar_service.schema.membership import accepts, structure_of
+from grammar_service.schema.numbers import Numbers
+from grammar_service.schema.objects import Objects
+from grammar_service.schema.pattern import Pattern
+from grammar_service.schema.texts import Texts
+from shared.errors import UnsupportedSchema
+
+MAX_CASES = 1_000
+MAX_PROOF_DEPTH = 6
+Case = Values | Numbers | Texts | Arrays | Objects
+UNIVERSE: tuple[Case, ...] = (values([None]), values([True, False]), Numbers(), Texts(), Arrays(), Objects())
+
+
+class Solver:
+    """Holds one document and what was worked out about it. ``validate``: unsupported keywords are collected in ``dropped``
+    and read as "anything" instead of refused."""
+
+    def __init__(self, document: Document, *, validate: bool = False) -> None:
+        self.document = document
+        self.draft = document.draft
+        self.validate = validate
+        self.rewrites: dict[str, None] = {}
+        self.warnings: dict[str, None] = {}
+        self.dropped: dict[str, None] = {}
+        self._expanded: dict[str, Expr] = {}
+        self._known: dict[Expr, tuple[Case, ...]] = {}
+        self._chain: set[Expr] = set()
+        self._proving: set[Expr] = set()
+        self._loops = 0
+
+    def note(self, rewrite: str, pointer: str) -> None:
+        self.rewrites[f"{rewrite} at #{pointer}"] = None
+
+    def warn(self, message: str) -> None:
+        self.warnings[message] = None
+
+    def unsupported(self, pointer: str, keyword: str, message: str) -> Expr:
+        """Refuses, or in ``validate`` mode returns the set that stands for the keyword."""
+        if not self.validate:
+            raise UnsupportedSchema(message, pointer=pointer, keyword=keyword)
+        self.dropped[f"#{pointer} {keyword}"] = None
+        return Opaque(pointer, keyword)
+
+    def expand(self, node: Node) -> Expr:
+        if node.pointer not in self._expanded:
+            self._expanded[node.pointer] = expand_node(self, self.document, node.pointer)
+        return self._expanded[node.pointer]
+
+    def accepts(self, expr: Expr, value: object) -> bool:
+        return accepts(self.expand, expr, value, True)
+
+    def cases(self, expr: Expr) -> tuple[Case, ...]:
+        known = self._known.get(expr)
+        if known is not None:
+            return known
+        if expr in self._chain:
+            self._loops += 1
+            return ()
+        before, outermost = self._loops, not self._chain
+        self._chain.add(expr)
+        try:
+            found = _absorbed(self._solve(expr))
+        finally:
+            self._chain.discard(expr)
+        if outermost or self._loops == before:
+            self._known[expr] = found
+        return found
+
+    def _solve(self, expr: Expr) -> list[Case]:
+        match expr:
+            case Node():
+                return list(self.cases(self.expand(expr)))
+            case All(parts):
+                return self._product(parts)
+            case Some(options):
+                return [case for option in options for case in self.cases(option)]
+            case ExactlyOne():
+                return self._exactly_one(expr)
+            case Neg(item):
+                return self._negation(item)
+            case Opaque():
+                return list(UNIVERSE)
+            case _:
+                kept = self._kept(expr)
+                return [] if kept is None else [kept]
+
+    def _product(self, parts: tuple[Expr, ...]) -> list[Case]:
+        found: list[Case] = list(UNIVERSE)
+        for part in parts:
+            options = self.cases(part)
+            met = {case: None for a in found for b in options if (case := self._meet(a, b, parts)) is not None}
+            if len(met) > MAX_CASES:
+                raise UnsupportedSchema(
+                    f"its combinations come to more than {MAX_CASES} cases: write fewer alternatives, or make them disjoint",
+                    pointer=_pointer_of(parts), keyword=_keyword_of(parts),
+                )  # fmt: skip
+            found = list(met)
+        return found
+
+    def _meet(self, a: Case, b: Case, whole: tuple[Expr, ...]) -> Case | None:
+        if isinstance(b, Values) and not isinstance(a, Values):
+            a, b = b, a
+        if isinstance(a, Values):
+            kept = tuple(member for member in a.members if accepts(self.expand, b, member.value, True))
+            return Values(kept) if kept else None
+        if type(a) is not type(b):
+            return None
+        met = a.meet(b)  # type: ignore[arg-type]
+        return None if met is None else self._kept(met)
+
+    def _kept(self, case: Case) -> Case | None:
+        """The case, settled; None where it is proved empty."""
+        match case:
+            case Numbers() | Texts():
+                return None if case.is_empty() else case
+            case Arrays():
+                settled = case.settled()
+                return settled if settled and not self._lacks_item(settled) else None
+            case Objects():
+                found = case.settled()
+                return found if found and not self._lacks_value(found) else None
+            case _:
+                return case
+
+    def _lacks_item(self, case: Arrays) -> bool:
+        return any(self.is_empty(case.item(index)) for index in range(min(case.low, len(case.prefix) + 1)))
+
+    def _lacks_value(self, case: Objects) -> bool:
+        return any(self.is_empty(case.value_of(name)) for name in case.required)
+
+    def is_empty(self, expr: Expr) -> bool:
+        """Proved empty. Only intersections and complements are looked into: a schema alone is rarely empty on purpose."""
+        if isinstance(expr, Node):
+            expr = self.expand(expr)
+        if expr == FALSE:
+            return True
+        if expr == TRUE or not isinstance(expr, All | Neg) or expr in self._proving or len(self._proving) > MAX_PROOF_DEPTH:
+            return False
+        chain, self._chain = self._chain, set()
+        self._proving.add(expr)
+        try:
+            return not self.cases(expr)
+        finally:
+            self._proving.discard(expr)
+            self._chain = chain
+
+    def disjoint(self, a: Expr, b: Expr) -> bool:
+        met = conj(a, b)
+        chain, self._chain = self._chain, set()
+        try:
+            return met == FALSE or not self.cases(met)
+        finally:
+            self._chain = chain
+
+    def _exactly_one(self, expr: ExactlyOne) -> list[Case]:
+        """Each option minus those that it is not proved to be disjoint from."""
+        found: list[Case] = []
+        overlaps = False
+        for index, option in enumerate(expr.options):
+            others = [other for at, other in enumerate(expr.options) if at != index and not self.disjoint(option, other)]
+            overlaps |= bool(others)
+            found.extend(self.cases(conj(option, *(neg(other) for other in others))))
+        self.note("oneOf with overlaps as cases" if overlaps else "oneOf as anyOf (disjoint)", expr.pointer)
+        return found
+
+    def _negation(self, item: Expr) -> list[Case]:
+        match item:
+            case Node():
+                before = self._loops
+                found = list(self.cases(neg(self.expand(item))))
+                if self._loops != before:
+                    raise UnsupportedSchema("a reference loops through not", pointer=item.pointer, keyword="$ref")
+                return found
+            case All(parts):
+                return list(self.cases(disj(*(neg(part) for part in parts))))
+            case Some(options):
+                return list(self.cases(conj(*(neg(option) for option in options))))
+            case ExactlyOne(options):
+                pairs = [conj(a, b) for at, a in enumerate(options) for b in options[at + 1 :]]
+                return list(self.cases(disj(conj(*(neg(option) for option in options)), *pairs)))
+            case Opaque():
+                return list(UNIVERSE)
+            case Values():
+                return self._outside_values(item)
+            case _:
+                others = [case for case in UNIVERSE if type(case) is not type(item)]
+                return others + [kept for case in item.complement() if (kept := self._kept(case)) is not None]
+
+    def _outside_values(self, item: Values) -> list[Case]:
+        """All values but these: every scalar taken out of its type, every array and object by its structure."""
+        scalars = [member.value for member in item.members if not isinstance(member.value, list | dict)]
+        literals = [value for value in (None, True, False) if not any(value is scalar for scalar in scalars)]
+        numbers = frozenset(m.key[1] for m in item.members if m.key[0] == "number")  # type: ignore[index]
+        texts = frozenset(Pattern("text", value) for value in scalars if isinstance(value, str))
+        found: list[Case] = [values(literals)] if literals else []
+        found += [Numbers(excluded=numbers), Texts(forbid=texts)]
+        for universe in (Arrays(), Objects()):
+            shapes = [structure_of(m.value) for m in item.members if isinstance(m.value, list | dict)]
+            same = [shape for shape in shapes if type(shape) is type(universe)]
+            found.extend(case for case in self.cases(conj(universe, *(neg(shape) for shape in same))))
+        return found
+
+    def keys_of(self, expr: Expr) -> list[Keys]:
+        """The strings of a set, as sets of property names."""
+        found: list[Keys] = []
+        for case in self.cases(expr):
+            if isinstance(case, Texts):
+                found.append(Keys(*case.patterns()))
+            elif isinstance(case, Values):
+                found.append(finite(member.value for member in case.members if isinstance(member.value, str)))
+        return [keys for keys in found if keys != finite(())]
+
+
+def _absorbed(found: list[Case]) -> tuple[Case, ...]:
+    """Each case once; a whole type makes its other cases needless."""
+    distinct = list(dict.fromkeys(found))
+    whole = {type(case) for case in distinct if case in UNIVERSE and not isinstance(case, Values)}
+    return tuple(case for case in distinct if type(case) not in whole or case in UNIVERSE)
+
+
+def _pointer_of(parts: tuple[Expr, ...]) -> str:
+    pointers = [part.pointer for part in parts if isinstance(part, Node | ExactlyOne)]
+    pointers += [part.item.pointer for part in parts if isinstance(part, Neg) and isinstance(part.item, Node)]
+    return min(pointers, key=len) if pointers else ""
+
+
+def _keyword_of(parts: tuple[Expr, ...]) -> str:
+    if any(isinstance(part, ExactlyOne) for part in parts):
+        return "oneOf"
+    return "not" if any(isinstance(part, Neg) for part in parts) else "allOf"
