@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any, Literal
 
 import msgspec
 
+from shared.decoding import refusal
 from shared.errors import BadRequest
 
 GuideKind = Literal["json", "json_object", "json_schema", "regex", "choice", "ebnf", "lark", "structural_tag"]
@@ -47,15 +49,15 @@ _RESPONSE_FORMAT: dict[str, tuple[str, str]] = {
 
 def guide_from_request(response_format: Mapping[str, Any] | None, structured_outputs: Mapping[str, Any] | None) -> Guide | None:
     """The one guide of a request, or None. Raises BadRequest naming the field where there are several or one is malformed."""
-    if response_format and structured_outputs:
+    first = from_response_format(response_format) if response_format else None
+    second = from_structured_outputs(structured_outputs) if structured_outputs else None
+    if first is not None and second is not None:
         raise BadRequest("2 guides given (response_format and structured_outputs): exactly one is allowed", field="response_format")
-    if structured_outputs:
-        return from_structured_outputs(structured_outputs)
-    return from_response_format(response_format) if response_format else None
+    return first or second
 
 
-def from_structured_outputs(spec: Mapping[str, Any]) -> Guide:
-    """vLLM's spelling: exactly one of json, json_object, regex, choice, grammar, ... beside options such as ``engine``."""
+def from_structured_outputs(spec: Mapping[str, Any]) -> Guide | None:
+    """vLLM's spelling: one of json, json_object, regex, choice, ... beside options such as ``engine``. None if none is given."""
     options = {name: value for name, value in spec.items() if name in _OPTION_FIELDS}
     # A false json_object means "not asked for"; an empty choice list is asked for and wrong.
     given = [n for n in spec if n not in _OPTION_FIELDS and spec[n] is not None and not (spec[n] is False and "json" in n)]
@@ -64,7 +66,9 @@ def from_structured_outputs(spec: Mapping[str, Any]) -> Guide:
         raise BadRequest(
             f"unknown guide {unknown[0]!r}; one of {', '.join(_STRUCTURED_OUTPUTS)}", field=f"structured_outputs.{unknown[0]}"
         )
-    if len(given) != 1:
+    if not given:
+        return None
+    if len(given) > 1:
         raise BadRequest(f"{len(given)} guides given ({', '.join(given)}): exactly one is allowed", field="structured_outputs")
     return make_guide(_STRUCTURED_OUTPUTS[given[0]], spec[given[0]], field=f"structured_outputs.{given[0]}", **options)
 
@@ -78,7 +82,8 @@ def from_response_format(spec: Mapping[str, Any]) -> Guide | None:
     options = {name: value for name, value in spec.items() if name in _OPTION_FIELDS}
     known = {"type", value_name, *_OPTION_FIELDS}
     if kind == "structural_tag" and value_name not in spec:  # OpenAI-style servers take the tag's fields beside the type
-        return make_guide(kind, dict(spec), field="response_format")
+        tag = {name: value for name, value in spec.items() if name not in options}
+        return make_guide(kind, tag, field="response_format", **options)
     if extra := sorted(set(spec) - known - ({"schema"} if kind == "json_schema" else set())):
         raise BadRequest(f"unknown field {extra[0]!r}", field=f"response_format.{extra[0]}")
     if not kind:
@@ -90,11 +95,24 @@ def from_response_format(spec: Mapping[str, Any]) -> Guide | None:
 
 
 def _openai_schema(spec: Mapping[str, Any]) -> Any:
-    if "schema" in spec:
-        return spec["schema"]
-    wrapper = spec.get("json_schema")
+    if "schema" in spec and "json_schema" in spec:
+        raise BadRequest("schema and json_schema given: exactly one is allowed", field="response_format.schema")
+    wrapper = spec["schema"] if "schema" in spec else spec.get("json_schema")
+    if "schema" in spec or not isinstance(wrapper, Mapping):
+        return wrapper
     # OpenAI wraps {"name", "strict", "schema"}; a bare schema is taken as it is.
-    return wrapper["schema"] if isinstance(wrapper, Mapping) and "schema" in wrapper else wrapper
+    if "schema" in wrapper or set(wrapper) & {"name", "strict"}:
+        return _unwrapped(wrapper)
+    return wrapper
+
+
+def _unwrapped(wrapper: Mapping[str, Any]) -> Any:
+    field = "response_format.json_schema"
+    if "schema" not in wrapper:
+        raise BadRequest("holds no schema", field=f"{field}.schema")
+    if extra := sorted(set(wrapper) - {"name", "description", "strict", "schema"}):
+        raise BadRequest(f"unknown field {extra[0]!r}", field=f"{field}.{extra[0]}")
+    return wrapper["schema"]
 
 
 def make_guide(kind: str, value: Any, *, field: str = "guide", **options: Any) -> Guide:
@@ -107,7 +125,7 @@ def make_guide(kind: str, value: Any, *, field: str = "guide", **options: Any) -
     try:
         return msgspec.convert({"kind": kind, "text": text, **options}, Guide)
     except msgspec.ValidationError as error:
-        raise BadRequest(str(error), field=field) from error
+        raise refusal(error, field=field) from error
 
 
 def _text_of(kind: str, value: Any, field: str) -> str:
@@ -137,13 +155,16 @@ def _dump(value: Any, kind: str, field: str) -> str:
 
 
 def canonical(guide: Guide) -> Guide:
-    """The same guide in one spelling: compact JSON; key order is kept, since it is the order of the properties."""
+    """The same guide in one spelling: compact JSON; key order is kept, since it is the order of the properties. A text that JSON's
+    own values cannot carry (a number that a float rounds, a lone surrogate, a key given twice) stays as it is."""
     if guide.kind not in _JSON_KINDS:
         return guide
     try:
-        text = json.dumps(json.loads(guide.text, object_pairs_hook=_unique), ensure_ascii=False, separators=(",", ":"))
+        value = json.loads(guide.text, object_pairs_hook=_unique, parse_float=_exact, parse_constant=_no_constant)
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        text.encode()
     except (ValueError, RecursionError):
-        return guide  # the schema front refuses it with a better message
+        return guide  # the schema front refuses what is wrong with a better message
     return msgspec.structs.replace(guide, text=text)
 
 
@@ -152,6 +173,20 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) != len(pairs):
         raise ValueError("duplicate key")
     return value
+
+
+def _exact(literal: str) -> float:
+    value = float(literal)
+    try:
+        if Decimal(repr(value)) == Decimal(literal):
+            return value
+    except InvalidOperation as error:  # infinite
+        raise ValueError(f"{literal} is no float") from error
+    raise ValueError(f"{literal} is rounded by a float")
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
 
 
 def key_of(guide: Guide) -> str:

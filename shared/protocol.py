@@ -1,7 +1,8 @@
 """Every message on the wire, grouped by link. Encoding: MessagePack maps with a ``type`` key; PROTOCOL.md shows the bytes.
 
-A message is one frame; a StepAnswer is followed by one frame a DENSE row. Unknown fields, over-long lists and wrong types are
-refused at decode (``BadRequest``). Hot entries of the grammar link are arrays (``array_like``) instead of maps.
+A message is one frame; a StepAnswer is followed by one frame a DENSE row. Unknown fields, over-long lists, numbers out of range
+(NaN and infinity among them) and wrong types are refused at decode (``BadRequest``). Hot entries of the grammar link are arrays
+(``array_like``) instead of maps. Text without a bound of its own is bounded by its frame.
 """
 
 from __future__ import annotations
@@ -13,20 +14,31 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from shared.errors import BadRequest, MaskstreamError, from_wire
+from shared.decoding import refusal
+from shared.errors import MaskstreamError, from_wire
 from shared.guide import Guide
+from shared.tokenizer import CHUNK_BYTES
 
 PROTOCOL_VERSION = 1
 MAX_FRAME_BYTES = 4 << 20
+MAX_REASON_CHARS = 4096
+MAX_CHUNKS = 256
 
 RequestId = Annotated[str, Meta(min_length=1, max_length=64)]
 Name = Annotated[str, Meta(max_length=128)]
 Key = Annotated[str, Meta(max_length=64)]
-Digest = Annotated[bytes, Meta(max_length=8)]
+Reason = Annotated[str, Meta(max_length=MAX_REASON_CHARS)]
+Digest = Annotated[bytes, Meta(min_length=8, max_length=8)]
 Handle = Annotated[int, Meta(ge=0, lt=1 << 32)]
+Count = Annotated[int, Meta(ge=0, lt=1 << 62)]
 TokenId = Annotated[int, Meta(ge=0, lt=1 << 31)]
 TokenList = Annotated[list[TokenId], Meta(max_length=1 << 18)]
 PathList = Annotated[list[TokenId], Meta(max_length=256)]
+Names = Annotated[list[Name], Meta(max_length=4096)]
+Reasons = Annotated[list[Reason], Meta(max_length=4096)]
+Seconds = Annotated[float, Meta(gt=0, le=86400)]
+Milliseconds = Annotated[float, Meta(ge=0, le=1e9)]
+Logprob = Annotated[float, Meta(ge=-1e15, le=1e15)]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type"):
@@ -37,14 +49,17 @@ class WireError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """An error of ``shared/errors.py`` on the wire."""
 
     code: Name
-    message: str
-    field: str = ""
-    pointer: str = ""
-    keyword: str = ""
+    message: Reason
+    field: Reason = ""
+    pointer: Reason = ""
+    keyword: Reason = ""
 
     @classmethod
     def of(cls, error: MaskstreamError) -> WireError:
-        return cls(code=error.code, message=error.message, field=error.field, pointer=error.pointer, keyword=error.keyword)
+        """Texts longer than the wire takes are cut."""
+        texts = (error.message, error.field, error.pointer, error.keyword)
+        message, field, pointer, keyword = (text[:MAX_REASON_CHARS] for text in texts)
+        return cls(code=error.code, message=message, field=field, pointer=pointer, keyword=keyword)
 
     def exception(self) -> MaskstreamError:
         return from_wire(self.code, self.message, field=self.field, pointer=self.pointer, keyword=self.keyword)
@@ -68,12 +83,12 @@ class Generate(Message, tag="generate", frozen=True, kw_only=True):
     messages: Annotated[list[ChatMessage], Meta(max_length=1024)] | None = None
     prompt_token_ids: TokenList | None = None
     output_token_ids: TokenList = []
-    sampling_params: dict[str, Any] = {}
-    response_format: dict[str, Any] | None = None
-    structured_outputs: dict[str, Any] | None = None
+    sampling_params: Annotated[dict[str, Any], Meta(max_length=64)] = {}
+    response_format: Annotated[dict[str, Any], Meta(max_length=64)] | None = None
+    structured_outputs: Annotated[dict[str, Any], Meta(max_length=64)] | None = None
     stream: bool = True
     verify: bool = False
-    deadline_s: Annotated[float, Meta(gt=0, le=86400)] | None = None
+    deadline_s: Seconds | None = None
     protocol_version: int = PROTOCOL_VERSION
 
 
@@ -84,7 +99,7 @@ class Cancel(Message, tag="cancel", frozen=True, kw_only=True):
 class Health(Message, tag="health", frozen=True, kw_only=True):
     """``nonce`` comes back in the reply."""
 
-    nonce: int = 0
+    nonce: Count = 0
 
 
 # ---- worker -> client --------------------------------------------------------------------------------------------------------
@@ -92,65 +107,65 @@ class Health(Message, tag="health", frozen=True, kw_only=True):
 
 class Accepted(Message, tag="accepted", frozen=True, kw_only=True):
     request_id: RequestId
-    prompt_tokens: int
+    prompt_tokens: Count
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
     """Log-probability of the sampled token, its rank (1 = most likely) and the top alternatives as (id, log-probability)."""
 
-    token_id: int
-    logprob: float
-    rank: int
-    top: list[tuple[int, float]] = []
+    token_id: TokenId
+    logprob: Logprob
+    rank: Count
+    top: Annotated[list[tuple[TokenId, Logprob]], Meta(max_length=20)] = []
 
 
 class Delta(Message, tag="delta", frozen=True, kw_only=True):
     """A piece of one choice; ``sequence_number`` counts from 0 without gaps for each choice."""
 
     request_id: RequestId
-    choice: int
-    sequence_number: int
+    choice: Count
+    sequence_number: Count
     text: str
-    token_ids: list[int]
-    logprobs: list[TokenLogprob] | None = None
+    token_ids: TokenList
+    logprobs: Annotated[list[TokenLogprob], Meta(max_length=1 << 18)] | None = None
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The finished text of one of n. ``stop_reason``: ``grammar``, ``eos``, the stop string or the stop token id."""
 
-    choice: int
+    choice: Count
     text: str
-    token_ids: list[int]
+    token_ids: TokenList
     finish_reason: Literal["stop", "length", "cancelled"]
     stop_reason: str | int | None = None
     valid: bool | None = None
-    cumulative_logprob: float | None = None
-    logprobs: list[TokenLogprob] | None = None
+    cumulative_logprob: Logprob | None = None
+    logprobs: Annotated[list[TokenLogprob], Meta(max_length=1 << 18)] | None = None
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Counts and times of a request. ``rows`` counts mask rows by kind name."""
 
-    prompt_tokens: int
-    completion_tokens: int
-    time_to_first_token_ms: float = 0.0
-    ms_per_token: float = 0.0
-    compile_ms: float = 0.0
-    rows: dict[str, int] = {}
-    replays: int = 0
-    holds: int = 0
+    prompt_tokens: Count
+    completion_tokens: Count
+    time_to_first_token_ms: Milliseconds = 0.0
+    ms_per_token: Milliseconds = 0.0
+    compile_ms: Milliseconds = 0.0
+    rows: Annotated[dict[Name, Count], Meta(max_length=64)] = {}
+    replays: Count = 0
+    holds: Count = 0
 
 
 class Done(Message, tag="done", frozen=True, kw_only=True):
     """The one good ending. ``engine`` names the engine of the guide; ``warnings`` say where the language was narrowed."""
 
     request_id: RequestId
-    choices: list[Choice]
+    choices: Annotated[list[Choice], Meta(min_length=1, max_length=64)]
     usage: Usage
-    guide_kind: str = ""
-    engine: str = ""
-    warnings: list[str] = []
-    services: list[str] = []
+    guide_kind: Name = ""
+    engine: Annotated[str, Meta(max_length=257)] = ""
+    warnings: Reasons = []
+    services: Names = []
 
 
 class Failed(Message, tag="failed", frozen=True, kw_only=True):
@@ -158,7 +173,7 @@ class Failed(Message, tag="failed", frozen=True, kw_only=True):
 
     request_id: Annotated[str, Meta(max_length=64)]
     error: WireError
-    token_ids: list[int] = []
+    token_ids: TokenList = []
     text: str = ""
 
 
@@ -168,15 +183,15 @@ class HealthReply(Message, tag="health_reply", frozen=True, kw_only=True):
 
     live: bool
     ready: bool
-    model: str
-    vocab_size: int
-    num_slots: int
-    active: int
-    waiting: int
-    grammar_services: list[str]
-    version: str
-    requests: list[str] = []
-    nonce: int = 0
+    model: Reason
+    vocab_size: Count
+    num_slots: Count
+    active: Count
+    waiting: Count
+    grammar_services: Names
+    version: Name
+    requests: Annotated[list[RequestId], Meta(max_length=1 << 16)] = []
+    nonce: Count = 0
     protocol_version: int = PROTOCOL_VERSION
 
 
@@ -196,11 +211,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     guide_kind: Name
     grammar_kind: Name
     text: str
-    options: dict[str, Any] = {}
+    options: Annotated[dict[str, Any], Meta(max_length=64)] = {}
     after_guide: Literal["stop", "free"] = "stop"
     validate_after: bool = False
-    warnings: list[str] = []
-    rewrites: list[str] = []
+    warnings: Reasons = []
+    rewrites: Reasons = []
 
     @property
     def digest(self) -> bytes:
@@ -214,7 +229,7 @@ class Hello(Message, tag="hello", frozen=True, kw_only=True):
 
     service: Name
     instance: Key
-    engines: dict[str, str]
+    engines: Annotated[dict[Name, Name], Meta(max_length=16)]
     max_outstanding_steps: Annotated[int, Meta(ge=1, le=1024)] = 8
     protocol_version: int = PROTOCOL_VERSION
 
@@ -226,24 +241,24 @@ class Welcome(Message, tag="welcome", frozen=True, kw_only=True):
 
     worker: Name
     fingerprint: Key
-    vocab_size: int
-    vocabulary_bytes: int
-    num_chunks: int
-    pool_base: int = 0
-    pool_rows: int = 0
-    lease_s: float = 60.0
+    vocab_size: Annotated[int, Meta(ge=1, lt=1 << 31)]
+    vocabulary_bytes: Annotated[int, Meta(ge=1, le=MAX_CHUNKS * CHUNK_BYTES)]
+    num_chunks: Annotated[int, Meta(ge=1, le=MAX_CHUNKS)]
+    pool_base: Handle = 0
+    pool_rows: Handle = 0
+    lease_s: Seconds = 60.0
     protocol_version: int = PROTOCOL_VERSION
 
 
 class VocabularyRequest(Message, tag="vocabulary_request", frozen=True, kw_only=True):
     fingerprint: Key
-    chunk: Annotated[int, Meta(ge=0, le=4096)]
+    chunk: Annotated[int, Meta(ge=0, lt=MAX_CHUNKS)]
 
 
 class VocabularyChunk(Message, tag="vocabulary_chunk", frozen=True, kw_only=True):
     fingerprint: Key
-    chunk: int
-    data: Annotated[bytes, Meta(max_length=1 << 20)]
+    chunk: Annotated[int, Meta(ge=0, lt=MAX_CHUNKS)]
+    data: Annotated[bytes, Meta(max_length=CHUNK_BYTES)]
 
 
 class Ready(Message, tag="ready", frozen=True, kw_only=True):
@@ -259,7 +274,7 @@ class Compile(Message, tag="compile", frozen=True, kw_only=True):
     key: Key
     guide: Guide
     client: Name = ""
-    deadline_s: float = 30.0
+    deadline_s: Annotated[float, Meta(ge=-86400, le=86400)] = 30.0
 
 
 class Compiled(Message, tag="compiled", frozen=True, kw_only=True):
@@ -268,9 +283,9 @@ class Compiled(Message, tag="compiled", frozen=True, kw_only=True):
     key: Key
     plan: Plan | None = None
     error: WireError | None = None
-    compile_ms: float = 0.0
-    grammar_bytes: int = 0
-    first_row_share: float = 0.0
+    compile_ms: Milliseconds = 0.0
+    grammar_bytes: Count = 0
+    first_row_share: Annotated[float, Meta(ge=0, le=1)] = 0.0
     cached: bool = False
 
 
@@ -320,8 +335,8 @@ class StepEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 class Step(Message, tag="step", frozen=True, kw_only=True):
     """All entries of one step for one service. ``retired_step``: every read of rows answered for steps up to it has ended."""
 
-    step: int
-    retired_step: int
+    step: Count
+    retired_step: Annotated[int, Meta(ge=-1, lt=1 << 62)]
     entries: Annotated[list[StepEntry], Meta(max_length=4096)]
 
 
@@ -341,9 +356,9 @@ class WireRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     (SPARSE: int32 little-endian), ``generation`` (POOL). Several DENSE rows may name the same frame."""
 
     kind: Annotated[int, Meta(ge=0, le=5)]
-    value: int = 0
-    ids: bytes = b""
-    generation: int = 0
+    value: Handle = 0
+    ids: Annotated[bytes, Meta(max_length=4 << 10)] = b""
+    generation: Count = 0
 
 
 class StepAnswerEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -354,10 +369,10 @@ class StepAnswerEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unkno
     handle: Handle
     epoch: Handle
     sequence_number: Handle
-    digest: Digest
-    status: int
-    num_advanced: int
-    num_guided: int
+    digest: Annotated[bytes, Meta(max_length=8)]
+    status: Annotated[int, Meta(ge=0, le=5)]
+    num_advanced: Annotated[int, Meta(ge=0, le=257)]
+    num_guided: Annotated[int, Meta(ge=0, le=257)]
     rows: Annotated[list[WireRow], Meta(max_length=257)]
     forced: PathList = []
     error: WireError | None = None
@@ -367,15 +382,15 @@ class PoolWrite(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     """Put the words of frame ``frame`` at ``index`` of the pool, generation ``generation``; applied in order, even where the answer
     that carried it is refused."""
 
-    index: int
-    generation: int
-    frame: int
+    index: Handle
+    generation: Count
+    frame: Annotated[int, Meta(ge=0, le=1 << 20)]
 
 
 class StepAnswer(Message, tag="step_answer", frozen=True, kw_only=True):
     """Part of the answer to a step (a step may be answered in parts). DENSE rows and pool writes follow as frames, in order."""
 
-    step: int
+    step: Count
     entries: Annotated[list[StepAnswerEntry], Meta(max_length=4096)]
     writes: Annotated[list[PoolWrite], Meta(max_length=4096)] = []
 
@@ -389,13 +404,13 @@ class Close(Message, tag="close", frozen=True, kw_only=True):
 class Ping(Message, tag="ping", frozen=True, kw_only=True):
     """Answered by the work loop (not by an I/O thread): a sign of life."""
 
-    nonce: int
+    nonce: Count
 
 
 class Pong(Message, tag="pong", frozen=True, kw_only=True):
-    nonce: int
-    sessions: int = 0
-    queue: int = 0
+    nonce: Count
+    sessions: Count = 0
+    queue: Count = 0
 
 
 class Drain(Message, tag="drain", frozen=True, kw_only=True):
@@ -419,19 +434,11 @@ _decoders: dict[str, msgspec.msgpack.Decoder[Any]] = {
 }
 
 
-def field_of(message: str) -> str:
-    """The field that a msgspec error names: an unknown one, or the path of a bad value."""
-    if "unknown field `" in message:
-        return message.split("`")[1]
-    return message.rsplit("`$.", 1)[1].rstrip("`") if "`$." in message else ""
-
-
 def _decode(direction: str, frame: bytes | memoryview) -> Any:
     try:
         return _decoders[direction].decode(frame)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        message = str(error)
-        raise BadRequest(message.split(" - at ")[0], field=field_of(message)) from error
+        raise refusal(error) from error
 
 
 def decode_client(frame: bytes | memoryview) -> ClientMessage:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from shared.decoding import refusal
 from shared.errors import BadRequest
 
 UNSIGNED_64 = 1 << 64
@@ -116,10 +117,11 @@ ALIASES: dict[str, str] = {
 
 # Fields whose work is not there yet: any value but the neutral one is refused by name, never ignored.
 NOT_YET: tuple[str, ...] = (
-    "top_p_decay", "repetition_penalty", "presence_penalty", "frequency_penalty", "prompt_ignore_length", "bad_words",
-    "no_repeat_ngram_size", "logit_bias", "allowed_token_ids", "stop_token_sequences", "prompt_logprobs",
-    "return_context_logits", "return_generation_logits", "use_beam_search", "beam_width_array",
-    "beam_search_diversity_rate", "thinking_token_budget", "logits_processors",
+    "top_p_decay", "top_p_min", "top_p_reset_id", "repetition_penalty", "presence_penalty", "frequency_penalty",
+    "prompt_ignore_length", "bad_words", "no_repeat_ngram_size", "logit_bias", "allowed_token_ids", "stop_token_sequences",
+    "prompt_logprobs", "return_context_logits", "return_generation_logits", "use_beam_search", "beam_width_array",
+    "beam_search_diversity_rate", "length_penalty", "early_stopping", "exclude_input_from_output", "thinking_token_budget",
+    "logits_processors",
 )  # fmt: skip
 _DEFAULTS = SamplingParams()
 
@@ -127,7 +129,7 @@ _DEFAULTS = SamplingParams()
 def from_mapping(values: Mapping[str, Any]) -> SamplingParams:
     """Parameters from a request's map. Raises BadRequest naming the field; unknown names, bad types, ranges, non-finite floats."""
     renamed: dict[str, Any] = {}
-    for name, value in values.items():
+    for name, value in _openai_logprobs(values).items():
         target = ALIASES.get(name, name)
         if target in renamed:
             raise BadRequest(f"given twice ({name} means {target})", field=name)
@@ -136,9 +138,16 @@ def from_mapping(values: Mapping[str, Any]) -> SamplingParams:
     try:
         params = msgspec.convert(renamed, SamplingParams)
     except msgspec.ValidationError as error:
-        raise BadRequest(_message(error), field=_field_of(error)) from error
+        raise refusal(error, field="sampling_params") from error
     check(params)
     return params
+
+
+def _openai_logprobs(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """OpenAI's pair: ``logprobs: true`` asks for the sampled token's, ``top_logprobs`` for how many beside it."""
+    if values.get("logprobs") is not True or values.get("top_logprobs") is None:
+        return values
+    return {name: value for name, value in values.items() if name != "logprobs"}
 
 
 def _normalise(name: str, value: Any) -> Any:
@@ -149,17 +158,6 @@ def _normalise(name: str, value: Any) -> Any:
     if name == "logit_bias" and isinstance(value, Mapping):
         return {str(token): bias for token, bias in value.items()}
     return value
-
-
-def _field_of(error: msgspec.ValidationError) -> str:
-    text = str(error)
-    if "unknown field" in text:
-        return text.split("`")[1] if "`" in text else "sampling_params"
-    return text.rsplit("`$.", 1)[1].rstrip("`") if "`$." in text else "sampling_params"
-
-
-def _message(error: msgspec.ValidationError) -> str:
-    return str(error).split(" - at ")[0]
 
 
 def check(params: SamplingParams) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import msgspec
 
+from shared.decoding import refusal
 from shared.errors import BadRequest
 
 CHUNK_BYTES = 1 << 20
@@ -54,7 +55,7 @@ def from_wire(data: bytes, fingerprint: str) -> Vocabulary:
     try:
         vocabulary = msgspec.msgpack.decode(data, type=Vocabulary)
     except msgspec.DecodeError as error:
-        raise BadRequest(str(error), field="vocabulary") from error
+        raise refusal(error, field="vocabulary") from error
     vocabulary.check()
     return vocabulary
 
