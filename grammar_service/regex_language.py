@@ -6,9 +6,25 @@ Every search is bounded by a number of states; past it the answer is ``None``: u
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import pairwise
 
 from grammar_service.regex_tree import (
-    EMPTY, NEVER, Alt, And, Cat, Chars, Not, Rep, Tree, alt, both, cat, is_plain, negate, nullable, rep,
+    EMPTY,
+    NEVER,
+    Alt,
+    And,
+    Cat,
+    Chars,
+    Not,
+    Rep,
+    Tree,
+    alt,
+    both,
+    cat,
+    is_plain,
+    negate,
+    nullable,
+    rep,
 )  # fmt: skip
 
 MAX_STATES = 2000
@@ -133,5 +149,5 @@ def texts_of(tree: Tree, limit: int) -> list[str] | None:
 
 def _steps(state: Tree) -> list[tuple[int, int]]:
     points = [*representatives(state), 0x110000]
-    spans = [(low, high - 1) for low, high in zip(points, points[1:], strict=False)]
+    spans = [(low, high - 1) for low, high in pairwise(points)]
     return [(low, high) for low, high in spans if is_empty(derivative(state, low)) is not True]

@@ -10,11 +10,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
+from grammar_service.keyed import keyed
+
 Ranges = tuple[tuple[int, int], ...]
 _TOP = 0x10FFFF
 
 
-@dataclass(frozen=True, slots=True)
+@keyed
+@dataclass(frozen=True)
 class Chars:
     """One code point out of sorted, disjoint, inclusive ranges. ``label`` is a shorter spelling for printing."""
 
@@ -22,29 +25,34 @@ class Chars:
     label: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@keyed
+@dataclass(frozen=True)
 class Cat:
     parts: tuple[Tree, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@keyed
+@dataclass(frozen=True)
 class Alt:
     options: tuple[Tree, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@keyed
+@dataclass(frozen=True)
 class Rep:
     item: Tree
     low: int
     high: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@keyed
+@dataclass(frozen=True)
 class And:
     parts: tuple[Tree, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@keyed
+@dataclass(frozen=True)
 class Not:
     item: Tree
 
@@ -97,8 +105,16 @@ def chars(*ranges: tuple[int, int]) -> Tree:
     return Chars(found) if found else NEVER
 
 
+@lru_cache(maxsize=4096)
+def _char(char: str) -> Tree:
+    return chars((ord(char), ord(char)))
+
+
 def literal(text: str) -> Tree:
-    return cat(*(chars((ord(char), ord(char))) for char in text))
+    parts = tuple(_char(char) for char in text)
+    if len(parts) == 1 or NEVER in parts:
+        return NEVER if NEVER in parts else parts[0]
+    return Cat(parts)
 
 
 def cat(*parts: Tree) -> Tree:

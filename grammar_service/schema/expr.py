@@ -8,28 +8,14 @@ double complement, x and not x).
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import Any
 
-C = TypeVar("C", bound=type)
-
-
-def keyed(cls: C) -> C:
-    """Keeps the hash of a frozen dataclass: expressions are looked up far more often than they are made."""
-    names = [entry.name for entry in fields(cls) if entry.compare]
-
-    def cached_hash(self: Any) -> int:
-        known = self.__dict__.get("_hash")
-        if known is None:
-            known = hash((cls.__name__, *(getattr(self, name) for name in names)))
-            self.__dict__["_hash"] = known
-        return int(known)
-
-    cls.__hash__ = cached_hash  # type: ignore[assignment]
-    return cls
+from grammar_service.keyed import keyed
 
 
+@keyed
 @dataclass(frozen=True)
 class Const:
     """One JSON value. Equality is JSON Schema's: 1 equals 1.0, true is not 1, the order of keys does not count."""
@@ -106,6 +92,14 @@ class ExactlyOne:
 @keyed
 @dataclass(frozen=True)
 class Neg:
+    item: Any
+
+
+@keyed
+@dataclass(frozen=True)
+class Without:
+    """A part of the complement: the cases of it that need no complement of a nested schema, where there are any."""
+
     item: Any
 
 

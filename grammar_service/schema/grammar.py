@@ -5,29 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from grammar_service.keyed import keyed
 from grammar_service.regex_tree import NEVER, Tree
 
 
-@dataclass(frozen=True, slots=True)
+@keyed
+@dataclass(frozen=True)
 class Literal:
     """Exactly this text."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@keyed
+@dataclass(frozen=True)
 class Terminal:
     """One lexeme: a text of the tree's language."""
 
     tree: Tree
 
 
-@dataclass(frozen=True, slots=True)
+@keyed
+@dataclass(frozen=True)
 class Rule:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@keyed
+@dataclass(frozen=True)
 class Repeated:
     """``body`` between ``low`` and ``high`` times; (0, 1) is an option."""
 
@@ -36,14 +41,16 @@ class Repeated:
     high: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@keyed
+@dataclass(frozen=True)
 class Numeric:
     """A number that the engine's own JSON front describes: ``text`` is a JSON schema."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@keyed
+@dataclass(frozen=True)
 class Distinct:
     """Between ``low`` and ``high`` of the symbols, each at most once, in any order, with commas between."""
 

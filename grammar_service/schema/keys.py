@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from grammar_service.keyed import keyed
 from grammar_service.regex_language import matches
 from grammar_service.regex_tree import ANY_TEXT, Tree, alt, both, literal, negate
-from grammar_service.schema.expr import keyed
 from grammar_service.schema.pattern import Pattern
 from grammar_service.schema.texts import NO_PATTERNS
 

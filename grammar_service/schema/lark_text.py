@@ -7,7 +7,15 @@ import json
 from grammar_service.regex_print import to_lark
 from grammar_service.regex_tree import Tree
 from grammar_service.schema.grammar import (
-    Distinct, Grammar, Literal, Numeric, Repeated, Rule, Sequence, Symbol, Terminal,
+    Distinct,
+    Grammar,
+    Literal,
+    Numeric,
+    Repeated,
+    Rule,
+    Sequence,
+    Symbol,
+    Terminal,
 )  # fmt: skip
 
 

@@ -7,7 +7,19 @@ from typing import Any
 
 from grammar_service.schema.arrays import Arrays
 from grammar_service.schema.expr import (
-    TRUE, All, ExactlyOne, Expr, Neg, Node, Opaque, Some, Values, const, exact, values,
+    TRUE,
+    All,
+    ExactlyOne,
+    Expr,
+    Neg,
+    Node,
+    Opaque,
+    Some,
+    Values,
+    Without,
+    const,
+    exact,
+    values,
 )  # fmt: skip
 from grammar_service.schema.numbers import Numbers
 from grammar_service.schema.objects import Objects
@@ -30,7 +42,7 @@ def accepts(expand: Expand, expr: Expr, value: Any, upper: bool, depth: int = 0)
             return any(accepts(expand, option, value, upper, depth + 1) for option in options)
         case ExactlyOne(options):
             return _exactly_one(expand, options, value, upper, depth)
-        case Neg(item):
+        case Neg(item) | Without(item):
             return not accepts(expand, item, value, not upper, depth + 1)
         case Opaque():
             return upper

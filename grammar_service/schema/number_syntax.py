@@ -158,7 +158,8 @@ def _up_to(high: Fraction, is_open: bool) -> Tree:
     if digits:
         here += [literal("." + digits[:at]) if at else literal("") for at in range(len(digits))]
     if not is_open:
-        here.append(cat(literal("." + digits), ZEROS) if digits else alt(literal(""), cat(literal("."), rep(literal("0"), 1, None))))
+        zeros = alt(literal(""), cat(literal("."), rep(literal("0"), 1, None)))
+        here.append(cat(literal("." + digits), ZEROS) if digits else zeros)
     below = cat(natural_range(0, whole - 1), rep(FRACTION, 0, 1)) if whole > 0 else NEVER
     return alt(below, *(cat(literal(str(whole)), tail) for tail in here))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import ceil, floor, lcm
 
-from grammar_service.schema.expr import keyed
+from grammar_service.keyed import keyed
 
 NO_FRACTIONS: frozenset[Fraction] = frozenset()
 

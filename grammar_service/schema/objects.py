@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from grammar_service.schema.expr import FALSE, TRUE, Expr, conj, keyed, neg
+from grammar_service.keyed import keyed
+from grammar_service.schema.expr import FALSE, TRUE, Expr, conj, neg
 from grammar_service.schema.keys import Keys
 
 

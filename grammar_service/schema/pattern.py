@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from grammar_service.keyed import keyed
 from grammar_service.regex_resolve import search_language
 from grammar_service.regex_tree import ANY, Tree, literal, rep
-from grammar_service.schema.expr import keyed
 from grammar_service.schema.formats import format_language
 
 Kind = Literal["search", "format", "text", "length"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from shared.errors import BadRequest, GrammarTooLarge
@@ -10,6 +11,8 @@ from shared.errors import BadRequest, GrammarTooLarge
 MAX_DEPTH = 64
 MAX_NODES = 20_000
 Json = Any
+_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
+_SUSPECT = re.compile(r"\\u(?:0000|[dD][89a-fA-F])|[\x00\ud800-\udfff]")
 
 
 def read_json(text: str, *, max_depth: int = MAX_DEPTH, max_nodes: int = MAX_NODES) -> Json:
@@ -23,32 +26,20 @@ def read_json(text: str, *, max_depth: int = MAX_DEPTH, max_nodes: int = MAX_NOD
         raise
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"not JSON: {error}", field="guide") from error
-    _check_nodes(value, max_nodes)
+    _check_nodes(value, max_nodes, _SUSPECT.search(text) is not None)
     return value
 
 
 def _depth(text: str) -> int:
     """The greatest number of brackets open at once, strings skipped."""
     depth = deepest = 0
-    at, end = 0, len(text)
-    while at < end:
-        char = text[at]
-        if char == '"':
-            at = _string_end(text, at)
-        elif char in "[{":
+    for found in _BRACKET.finditer(text):
+        if found[0] in "[{":
             depth += 1
             deepest = max(deepest, depth)
-        elif char in "]}":
+        elif found[0] in "]}":
             depth -= 1
-        at += 1
     return deepest
-
-
-def _string_end(text: str, at: int) -> int:
-    at += 1
-    while at < len(text) and text[at] != '"':
-        at += 2 if text[at] == "\\" else 1
-    return at
 
 
 def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
@@ -71,7 +62,7 @@ def _number(text: str) -> float:
     return value
 
 
-def _check_nodes(value: Json, max_nodes: int) -> None:
+def _check_nodes(value: Json, max_nodes: int, texts: bool) -> None:
     stack, count = [value], 0
     while stack:
         item = stack.pop()
@@ -79,12 +70,12 @@ def _check_nodes(value: Json, max_nodes: int) -> None:
         if count > max_nodes:
             raise GrammarTooLarge(f"more than {max_nodes} JSON values", keyword="nodes")
         if isinstance(item, dict):
-            for key in item:
+            for key in item if texts else ():
                 _check_text(key)
             stack.extend(item.values())
         elif isinstance(item, list):
             stack.extend(item)
-        elif isinstance(item, str):
+        elif texts and isinstance(item, str):
             _check_text(item)
 
 

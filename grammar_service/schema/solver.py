@@ -11,7 +11,21 @@ from grammar_service.schema.arrays import Arrays
 from grammar_service.schema.document import Document
 from grammar_service.schema.expand import expand_node
 from grammar_service.schema.expr import (
-    FALSE, TRUE, All, ExactlyOne, Expr, Neg, Node, Opaque, Some, Values, conj, disj, neg, values,
+    FALSE,
+    TRUE,
+    All,
+    ExactlyOne,
+    Expr,
+    Neg,
+    Node,
+    Opaque,
+    Some,
+    Values,
+    Without,
+    conj,
+    disj,
+    neg,
+    values,
 )  # fmt: skip
 from grammar_service.schema.keys import Keys, finite
 from grammar_service.schema.membership import accepts, structure_of
@@ -39,10 +53,11 @@ class Solver:
         self.warnings: dict[str, None] = {}
         self.dropped: dict[str, None] = {}
         self._expanded: dict[str, Expr] = {}
-        self._known: dict[Expr, tuple[Case, ...]] = {}
+        self._known: dict[tuple[bool, Expr], tuple[Case, ...]] = {}
         self._chain: set[Expr] = set()
         self._proving: set[Expr] = set()
         self._loops = 0
+        self._exact = False
 
     def note(self, rewrite: str, pointer: str) -> None:
         self.rewrites[f"{rewrite} at #{pointer}"] = None
@@ -66,7 +81,7 @@ class Solver:
         return accepts(self.expand, expr, value, True)
 
     def cases(self, expr: Expr) -> tuple[Case, ...]:
-        known = self._known.get(expr)
+        known = self._known.get((self._exact, expr))
         if known is not None:
             return known
         if expr in self._chain:
@@ -79,7 +94,7 @@ class Solver:
         finally:
             self._chain.discard(expr)
         if outermost or self._loops == before:
-            self._known[expr] = found
+            self._known[self._exact, expr] = found
         return found
 
     def _solve(self, expr: Expr) -> list[Case]:
@@ -94,6 +109,8 @@ class Solver:
                 return self._exactly_one(expr)
             case Neg(item):
                 return self._negation(item)
+            case Without(item):
+                return self._frugal(item)
             case Opaque():
                 return list(UNIVERSE)
             case _:
@@ -152,21 +169,24 @@ class Solver:
             return True
         if expr == TRUE or not isinstance(expr, All | Neg) or expr in self._proving or len(self._proving) > MAX_PROOF_DEPTH:
             return False
-        chain, self._chain = self._chain, set()
         self._proving.add(expr)
         try:
-            return not self.cases(expr)
+            return not self._proved(expr)
         finally:
             self._proving.discard(expr)
-            self._chain = chain
+
+    def _proved(self, expr: Expr) -> tuple[Case, ...]:
+        """The cases for a proof: behind a property or an item, hence a chain of their own, and with whole complements."""
+        chain, self._chain = self._chain, set()
+        exact, self._exact = self._exact, True
+        try:
+            return self.cases(expr)
+        finally:
+            self._chain, self._exact = chain, exact
 
     def disjoint(self, a: Expr, b: Expr) -> bool:
         met = conj(a, b)
-        chain, self._chain = self._chain, set()
-        try:
-            return met == FALSE or not self.cases(met)
-        finally:
-            self._chain = chain
+        return met == FALSE or not self._proved(met)
 
     def _exactly_one(self, expr: ExactlyOne) -> list[Case]:
         """Each option minus those that it is not proved to be disjoint from."""
@@ -175,9 +195,26 @@ class Solver:
         for index, option in enumerate(expr.options):
             others = [other for at, other in enumerate(expr.options) if at != index and not self.disjoint(option, other)]
             overlaps |= bool(others)
-            found.extend(self.cases(conj(option, *(neg(other) for other in others))))
+            outside = [neg(other) if self._exact else Without(other) for other in others]
+            found.extend(self.cases(conj(option, *outside)))
         self.note("oneOf with overlaps as cases" if overlaps else "oneOf as anyOf (disjoint)", expr.pointer)
         return found
+
+    def _frugal(self, item: Expr) -> list[Case]:
+        """The complement without its cases that complement a nested schema, where others are left: they multiply with each
+        further option, and what they add is values that no discriminator tells apart."""
+        whole = self.cases(neg(item))
+        flat = [case for case in whole if not any(self._is_nested(part) for part in _children(case))]
+        if not flat or len(flat) == len(whole):
+            return list(whole)
+        self.warn("oneOf: of instances that differ only deep inside of a branch, some are not written")
+        return flat
+
+    def _is_nested(self, expr: Expr) -> bool:
+        """The complement of a set with arrays or objects that say something."""
+        if not isinstance(expr, Neg):
+            return isinstance(expr, All) and any(self._is_nested(part) for part in expr.parts)
+        return any(isinstance(case, Arrays | Objects) and case not in UNIVERSE for case in self._proved(expr.item))
 
     def _negation(self, item: Expr) -> list[Case]:
         match item:
@@ -232,6 +269,16 @@ def _absorbed(found: list[Case]) -> tuple[Case, ...]:
     distinct = list(dict.fromkeys(found))
     whole = {type(case) for case in distinct if case in UNIVERSE and not isinstance(case, Values)}
     return tuple(case for case in distinct if type(case) not in whole or case in UNIVERSE)
+
+
+def _children(case: Case) -> list[Expr]:
+    match case:
+        case Arrays():
+            return [*case.prefix, case.items, *(count.item for count in case.counted)]
+        case Objects():
+            return [item for _, item in (*case.props, *case.rest, *case.exists)]
+        case _:
+            return []
 
 
 def _pointer_of(parts: tuple[Expr, ...]) -> str:

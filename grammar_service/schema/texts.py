@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from grammar_service.keyed import keyed
 from grammar_service.regex_language import is_empty, matches
 from grammar_service.regex_tree import ANY_TEXT, Tree, both, negate
-from grammar_service.schema.expr import keyed
 from grammar_service.schema.pattern import Pattern, length_pattern
 
 NO_PATTERNS: frozenset[Pattern] = frozenset()

@@ -9,7 +9,15 @@ from typing import Protocol
 from grammar_service.regex_syntax import RegexError
 from grammar_service.schema.arrays import Arrays, Counted
 from grammar_service.schema.checks import (
-    Schema, count_of, mapping_of, names_of, number_of, schemas_of, text_of, types_of, wrong,
+    Schema,
+    count_of,
+    mapping_of,
+    names_of,
+    number_of,
+    schemas_of,
+    text_of,
+    types_of,
+    wrong,
 )  # fmt: skip
 from grammar_service.schema.document import child_pointer
 from grammar_service.schema.expr import FALSE, Expr, Node, conj, disj, neg, values

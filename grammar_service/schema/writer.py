@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from grammar_service.regex_tree import NEVER, Tree, alt
 from grammar_service.schema.array_rules import array_sequence
-from grammar_service.schema.expr import Expr, Values
 from grammar_service.schema.arrays import Arrays
+from grammar_service.schema.expr import Expr, Values
 from grammar_service.schema.grammar import Grammar, Numeric, Rule, Sequence, Symbol, Terminal
 from grammar_service.schema.membership import structure_of
 from grammar_service.schema.number_syntax import engine_schema, number_tree
