@@ -25,7 +25,18 @@ from shared import log
 from shared.errors import BadRequest, MaskstreamError
 from shared.guide import Guide, key_of
 from shared.protocol import (
-    PROTOCOL_VERSION, Compile, Compiled, Message, Open, Opened, Plan, Ready, Step, VocabularyChunk, VocabularyRequest, Welcome,
+    PROTOCOL_VERSION,
+    Compile,
+    Compiled,
+    Message,
+    Open,
+    Opened,
+    Plan,
+    Ready,
+    Step,
+    VocabularyChunk,
+    VocabularyRequest,
+    Welcome,
     WireError,
 )  # fmt: skip
 from shared.tokenizer import from_wire

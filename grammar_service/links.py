@@ -6,6 +6,7 @@ hears nothing of it on its socket: the monitor's handshake event is what says "g
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -96,10 +97,8 @@ class Links:
         self._wake()
 
     def _wake(self) -> None:
-        try:
+        with contextlib.suppress(zmq.Again):  # a thousand wake-ups are waiting already
             self._wake_out.send(b"", zmq.NOBLOCK)
-        except zmq.Again:
-            pass  # a thousand wake-ups are waiting already
 
     def close(self) -> None:
         """Sends what is queued and ends the thread. The context is destroyed, so no socket outlives this."""

@@ -89,7 +89,7 @@ class Frames:
         return [self._one(row, stop_ids) for row in rows]
 
     def _one(self, row: Row, stop_ids: frozenset[int]) -> WireRow:
-        if row.kind is RowKind.DENSE:
+        if row.kind is RowKind.DENSE or not row.alive:
             return WireRow(RowKind.DENSE, self._frame(row))
         if row.id_set and row.id_set == stop_ids:
             return WireRow(RowKind.STOP_ONLY)

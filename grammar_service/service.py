@@ -16,7 +16,15 @@ from grammar_service.links import Connected, Links, Lost, Received
 from grammar_service.peer import Peer
 from shared import log, metrics
 from shared.protocol import (
-    Close, Drain, Hello, HelloAgain, Message, Ping, Pong, Step, encode,
+    Close,
+    Drain,
+    Hello,
+    HelloAgain,
+    Message,
+    Ping,
+    Pong,
+    Step,
+    encode,
 )  # fmt: skip
 
 IDLE_S = 0.25

@@ -36,8 +36,8 @@ class TargetWalk(NamedTuple):
 
 
 class Session:
-    """One sequence. ``tokens`` is the history the matcher stands at, ``digests`` the digest of each of its prefixes, ``rows`` the rows
-    of the last walk by the digest of their prefix."""
+    """One sequence. ``tokens`` is the history the matcher stands at, ``digests`` the digest of each of its prefixes, ``rows`` the
+    rows of the last walk by the digest of their prefix."""
 
     __slots__ = (
         "answered", "broken", "digests", "epoch", "handle", "last_used_s", "matcher", "plan_digest", "rows", "tokens", "walk",

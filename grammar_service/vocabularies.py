@@ -1,4 +1,4 @@
-"""Vocabularies that workers send, by fingerprint: assembled from chunks, turned into engines off the loop, shared by all workers."""
+"""Vocabularies that workers send, by fingerprint: assembled from chunks, made into engines off the loop, shared by all workers."""
 
 from __future__ import annotations
 

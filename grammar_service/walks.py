@@ -32,7 +32,7 @@ def walk(session: Session, entry: StepEntry, store: RowStore) -> Walking:
 
 
 def align(session: Session, entry: StepEntry) -> bool:
-    """Brings the history to ``base_length``: rolls back what was not committed, replays what is missing. False asks for a resync."""
+    """Brings the history to ``base_length``: rolls back what was not committed, replays what is missing. False: resync."""
     start = entry.base_length - len(entry.committed)
     if not 0 <= start <= len(session.tokens):
         return False
@@ -134,8 +134,8 @@ def _last(path: Path, row: Row, num_advanced: int, rows: tuple[Row, ...]) -> Ans
 
 
 def _tree(path: Path, entry: StepEntry) -> Walking:
-    """Depth first: accept on entering a node, fill its row, take back on leaving. A node that is refused, ends the guide or leads to
-    a dead state has the row that allows nothing; the session stands at the base afterwards (spec 48, R10)."""
+    """Depth first: accept on entering a node, fill its row, take back on leaving. A node that is refused, ends the guide or leads
+    to a dead state has the row that allows nothing; the session stands at the base afterwards (spec 48, R10)."""
     children = _children(entry)
     if path.ended():
         return Answer(StepStatus.REFUSED)

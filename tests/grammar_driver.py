@@ -13,8 +13,24 @@ from shared import digest
 from shared.bitmask import EncodedRow, RowKind, Words, decode, num_words
 from shared.guide import Guide, key_of
 from shared.protocol import (
-    Close, Compile, Compiled, Hello, Open, Opened, Plan, Pong, Ready, Step, StepAnswer, StepAnswerEntry, StepEntry,
-    VocabularyChunk, VocabularyRequest, Welcome, decode_service, encode,
+    Close,
+    Compile,
+    Compiled,
+    Hello,
+    Open,
+    Opened,
+    Plan,
+    Pong,
+    Ready,
+    Step,
+    StepAnswer,
+    StepAnswerEntry,
+    StepEntry,
+    VocabularyChunk,
+    VocabularyRequest,
+    Welcome,
+    decode_service,
+    encode,
 )  # fmt: skip
 from shared.sockets import bind_router, last_endpoint
 from shared.tokenizer import Vocabulary, chunks, fingerprint_of, to_wire

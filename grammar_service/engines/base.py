@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grammar_service.engines.stops import StopBits
-from shared.bitmask import Words, is_set, num_words
+from shared.bitmask import Words, is_alive, is_set, num_words
 from shared.errors import AccountingError
 from shared.tokenizer import Vocabulary
 
@@ -99,7 +99,7 @@ class Matcher:
     which a complete guide was left (``after_guide`` free). So a roll-back over either is arithmetic here (spec 17, 20).
     """
 
-    __slots__ = ("_bits", "_freed_at", "_free", "_row", "_stops", "ended_at", "length", "native", "stop_ids")
+    __slots__ = ("_bits", "_free", "_freed_at", "_row", "_stops", "ended_at", "length", "native", "stop_ids")
 
     def __init__(
         self, native: NativeMatcher, bits: VocabularyBits, stop_ids: Collection[int], after_guide: AfterGuide = "stop"
@@ -243,7 +243,7 @@ class Matcher:
         scratch = np.empty((1, num_words(self._bits.size)), dtype=np.int32)
         self.native.fill(scratch, 0)
         self._bits.engine_stops.clear(scratch[0])
-        return "may_end" if scratch.any() else "must_end"
+        return "may_end" if is_alive(scratch[0], self._bits.size) else "must_end"
 
     def forced(self) -> list[int]:
         """The tokens that must follow here."""

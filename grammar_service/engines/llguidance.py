@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
-import importlib.metadata
 from llguidance import LLExecutor, LLMatcher, LLParserLimits
 
 from grammar_service.engines.base import AfterGuide, Matcher, NativeMatcher, Rows, VocabularyBits
@@ -138,7 +138,9 @@ def step_error(matcher: LLMatcher) -> StepError:
 
 
 def _json_grammar(text: str, max_whitespace: int) -> str:
-    whitespace = r"[\x20\x0A\x0D\x09]{0,%d}" % max_whitespace
+    whitespace = rf"[\x20\x0A\x0D\x09]{{0,{max_whitespace}}}"
+    if text.strip() in ("true", "false"):  # options need an object
+        text = f'{{"allOf": [{text}]}}'
     try:
         return LLMatcher.grammar_from_json_schema(text, overrides={"whitespace_flexible": True, "whitespace_pattern": whitespace})
     except ValueError as error:
