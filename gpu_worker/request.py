@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -10,17 +11,17 @@ from shared import guide as guides
 from shared import sampling_params
 from shared.errors import BadRequest, ProtocolVersion, TooLarge
 from shared.guide import Guide
-from shared.protocol import PROTOCOL_VERSION, ChatMessage, Generate
+from shared.protocol import PROTOCOL_VERSION, Generate
 from shared.sampling_params import SamplingParams
 from shared.tokenizer import Vocabulary, special_id_set
 
 
 class PromptEncoder(Protocol):
-    """Turns text and chats into token ids."""
+    """Turns text and chats into token ids (``gpu_worker.models.chat``)."""
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
 
-    def encode_chat(self, messages: list[ChatMessage]) -> list[int]: ...
+    def encode_messages(self, messages: Sequence[Mapping[str, str]]) -> list[int]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,12 @@ class Model:
     vocabulary: Vocabulary
     encoder: PromptEncoder
     max_length: int
+    max_prompt_bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        # A longer text cannot have max_length tokens or fewer: it is refused before the tokenizer spends seconds on it.
+        longest = max(map(len, self.vocabulary.token_bytes))
+        object.__setattr__(self, "max_prompt_bytes", self.max_length * longest)
 
 
 @dataclass(slots=True)
@@ -100,8 +107,9 @@ def _prompt_ids(message: Generate, params: SamplingParams, model: Model) -> list
     given = [name for name in ("prompt", "messages", "prompt_token_ids") if getattr(message, name) is not None]
     if len(given) != 1:
         raise BadRequest(f"{len(given)} prompts given: exactly one of prompt, messages, prompt_token_ids", field="prompt")
+    _check_length(message, params, model)
     if message.messages is not None:
-        ids = model.encoder.encode_chat(message.messages)
+        ids = model.encoder.encode_messages([{"role": m.role, "content": m.content} for m in message.messages])
     elif message.prompt is not None:
         ids = model.encoder.encode(message.prompt, add_special_tokens=params.add_special_tokens)
     else:
@@ -112,6 +120,16 @@ def _prompt_ids(message: Generate, params: SamplingParams, model: Model) -> list
     if not ids:
         raise BadRequest("the prompt has no tokens", field=given[0])
     return ids
+
+
+def _check_length(message: Generate, params: SamplingParams, model: Model) -> None:
+    if message.messages == []:
+        raise BadRequest("at least one message is needed", field="messages")
+    texts = [m.content for m in message.messages or []] + [message.prompt or ""]
+    num_bytes = sum(len(text.encode()) for text in texts)
+    if num_bytes > model.max_prompt_bytes and params.truncate_prompt_tokens is None:
+        field_name = "messages" if message.messages is not None else "prompt"
+        raise TooLarge(f"{num_bytes} bytes cannot fit in {model.max_length} tokens", field=field_name)
 
 
 def _check_ids(ids: list[int], vocabulary: Vocabulary, field_name: str) -> None:

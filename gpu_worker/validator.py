@@ -11,8 +11,6 @@ from typing import Any
 
 from shared.guide import Guide
 
-MAX_DEPTH = 512
-
 
 def is_valid(guide: Guide, text: str) -> bool | None:
     """True or False where this text can be judged under the guide, else None."""
@@ -36,7 +34,8 @@ def _json_valid(guide: Guide, text: str) -> bool:
 def _schema_valid(schema: Any, value: Any) -> bool:
     import jsonschema_rs
 
-    return bool(jsonschema_rs.validator_for(schema, validate_formats=True).is_valid(value))
+    # The schema is a user's: a reference to another document must not become a request of this process.
+    return bool(jsonschema_rs.validator_for(schema, validate_formats=True, retriever=_no_document).is_valid(value))
 
 
 def _regex_valid(pattern: str, text: str) -> bool | None:
@@ -48,6 +47,10 @@ def _regex_valid(pattern: str, text: str) -> bool | None:
         return re2.compile(pattern, options).fullmatch(text) is not None
     except re2.error:  # RE2 cannot read every pattern that an engine reads
         return None
+
+
+def _no_document(uri: str) -> Any:
+    raise ValueError(f"{uri} is not part of the schema")
 
 
 def _refuse(name: str) -> None:

@@ -23,7 +23,7 @@ import zmq
 import zmq.asyncio
 
 from shared import protocol, sockets
-from shared.errors import BadRequest, WorkerLost
+from shared.errors import BadRequest, TooLarge, WorkerLost
 from shared.protocol import Accepted, Cancel, ChatMessage, Choice, Delta, Done, Failed, Generate, Health, HealthReply, Usage
 
 DEFAULT_ADDRESS = "tcp://127.0.0.1:5555"
@@ -114,6 +114,8 @@ class AsyncClient:
     async def stream(self, prompt: str | None = None, **arguments: Any) -> AsyncIterator[Delta | Result]:
         """Yields Delta pieces as they come, then the Result. Raises the error the worker reports, by its class."""
         message = make_generate(prompt, **arguments)
+        if message.request_id in self._pending:
+            raise BadRequest(f"{message.request_id!r} is in use by an unfinished request", field="request_id")
         inbox: asyncio.Queue[Any] = asyncio.Queue()
         self._pending[message.request_id] = inbox
         tokens: list[int] = []
@@ -177,7 +179,7 @@ class AsyncClient:
     async def _send(self, message: Generate | Cancel | Health) -> None:
         frame = protocol.encode(message)
         if len(frame) > protocol.MAX_FRAME_BYTES:
-            raise BadRequest(f"{len(frame)} bytes; a frame holds {protocol.MAX_FRAME_BYTES}", field="request")
+            raise TooLarge(f"{len(frame)} bytes; a frame holds {protocol.MAX_FRAME_BYTES}", field="request")
         try:
             sent: Awaitable[Any] = self._socket.send(frame)
             await asyncio.wait_for(sent, self._lost_after_s)
@@ -199,7 +201,10 @@ class AsyncClient:
             except zmq.Again:
                 continue
             self._last_heard_s = asyncio.get_running_loop().time()
-            self._dispatch(protocol.decode_reply(frame))
+            try:
+                self._dispatch(protocol.decode_reply(frame))
+            except BadRequest as error:
+                self._give_up(f"the worker at {self._address} sent what cannot be read: {error.message}")
 
     def _dispatch(self, message: protocol.WorkerReply) -> None:
         if isinstance(message, HealthReply):
@@ -227,10 +232,13 @@ class AsyncClient:
             if not self._pending:
                 self._last_heard_s = asyncio.get_running_loop().time()
             elif quiet_s > self._lost_after_s:
-                for inbox in self._pending.values():
-                    inbox.put_nowait(WorkerLost(f"no sign of life from {self._address} for {quiet_s:.1f} s"))
+                self._give_up(f"no sign of life from {self._address} for {quiet_s:.1f} s")
             else:
                 await self._ping()
+
+    def _give_up(self, reason: str) -> None:
+        for inbox in self._pending.values():
+            inbox.put_nowait(WorkerLost(reason))
 
     async def _ping(self) -> None:
         try:

@@ -8,8 +8,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram, generate_latest
 
+from shared.errors import ConfigError
+
 # Default buckets hide everything: a mask takes 10 to 40 microseconds.
 FINE_SECONDS = (1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+PEER_TIMEOUT_S = 5.0  # a connection that asks nothing for so long is closed
 COARSE_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 
 # The worker.
@@ -48,10 +51,14 @@ refusals_total = Counter("grammar_refusals_total", "Guides refused", ["code"])
 
 
 class Endpoint:
-    """HTTP server thread for /metrics and /health. ``health`` returns (ok, text); port 0 means none."""
+    """HTTP server thread for /metrics and /health. ``health`` returns (ok, text); port 0 chooses one, ``port`` says which.
+    Raises ConfigError where the address cannot be bound."""
 
     def __init__(self, host: str, port: int, health: Callable[[], tuple[bool, str]]) -> None:
-        self._server = ThreadingHTTPServer((host, port), _handler(health))
+        try:
+            self._server = ThreadingHTTPServer((host, port), _handler(health))
+        except OSError as error:
+            raise ConfigError(f"metrics cannot be served at {host}:{port}: {error}", field="metrics_port") from error
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="metrics", daemon=True)
@@ -65,6 +72,8 @@ class Endpoint:
 
 def _handler(health: Callable[[], tuple[bool, str]]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
+        timeout = PEER_TIMEOUT_S
+
         def do_GET(self) -> None:
             if self.path == "/health":
                 good, text = health()

@@ -35,7 +35,8 @@ class FinishRules:
 
 
 class StopStrings:
-    """Streams text and ends it at the earliest stop string, also one that crosses token borders.
+    """Streams text and ends it at the stop string that is complete first (the longest of those that end together), also one that
+    crosses token borders: how the text was cut into tokens makes no difference.
 
     Text that could be the beginning of a stop string is held back until it is decided.
     """
@@ -53,9 +54,10 @@ class StopStrings:
         self._held += text
         if not self._stops:
             return self.flush()
-        hit = min(((at, stop) for stop in self._stops if (at := self._held.find(stop)) >= 0), default=None)
-        if hit is not None:
-            return self._end(*hit)
+        hits = [(at + len(stop), at, stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        if hits:
+            _, at, stop = min(hits)
+            return self._end(at, stop)
         keep = max(self._overlap(stop) for stop in self._stops)
         shown = self._held[: len(self._held) - keep]
         self._held = self._held[len(shown) :]

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from shared.errors import MaskstreamError, WorkerLost
+from shared.errors import ConfigError, MaskstreamError, WorkerLost
+from shared.flags import Flags
 from shared.processes import Processes, free_port
 
 PERSON = {
@@ -42,11 +43,15 @@ Row = list[str]
 
 def main(argv: Sequence[str] | None = None, program: str = "maskstream demo") -> int:
     """Exit 0 only if every request ended and every guided text is valid."""
-    parser = argparse.ArgumentParser(prog=program, description=__doc__, allow_abbrev=False)
-    parser.add_argument("--model", default="", help="folder of a prepared model (default: the demo model)")
-    parser.add_argument("--services", type=int, default=2, metavar="N", help="grammar services (default 2)")
-    parser.add_argument("--start-s", type=float, default=120.0, metavar="SECONDS", help="patience with the start (default 120)")
-    arguments = parser.parse_args(argv)
+    flags = Flags(program, "Runs a worker, grammar services and four requests at once, and judges the answers.", "MASKSTREAM_DEMO")
+    flags.add("--model", "folder of a prepared model; the demo model without it", default="", metavar="FOLDER")
+    flags.add("--services", "grammar services", type=int, default=2, metavar="N")
+    flags.add("--start-s", "patience with the start", type=float, default=120.0, metavar="SECONDS")
+    try:
+        arguments = flags.parse(argv)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     with tempfile.TemporaryDirectory(prefix="maskstream-demo-") as folder:
         log = Path(folder) / "processes.log"
         with Processes(log) as processes:

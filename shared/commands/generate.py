@@ -5,27 +5,32 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from shared.errors import BadRequest, MaskstreamError, WorkerLost
+from shared.errors import BadRequest, ConfigError, MaskstreamError, WorkerLost
+from shared.flags import Flags
 
 ADDRESS_VARIABLE = "MASKSTREAM_WORKER_ADDRESS"
 DEFAULT_ADDRESS = "tcp://127.0.0.1:5555"
+SHORT_PARAMETERS: tuple[tuple[str, type, str], ...] = (
+    ("max_tokens", int, "tokens at most"), ("temperature", float, "0 chooses the likeliest token"),
+    ("top_p", float, "least mass of the tokens to choose from"), ("top_k", int, "how many tokens to choose from"),
+    ("seed", int, "the same seed gives the same text"), ("n", int, "number of texts"),
+)  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None, program: str = "maskstream generate") -> int:
     """Exit 0 if the request ended well (and, with a guide and --verify, validly), 1 if not, 2 for a wrong call."""
-    arguments = _parser(program).parse_args(argv)
     try:
+        arguments = _flags(program).parse(argv)
         request = _request(arguments)
         return asyncio.run(_run(arguments, request))
-    except (BadRequest, OSError) as error:
+    except (ConfigError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, OSError) else 1
+        return 2
     except MaskstreamError as error:
         print(f"error: {error}", file=sys.stderr)
         if isinstance(error, WorkerLost) and error.token_ids:
@@ -35,29 +40,28 @@ def main(argv: Sequence[str] | None = None, program: str = "maskstream generate"
         return 130
 
 
-def _parser(program: str) -> argparse.ArgumentParser:
-    address = os.environ.get(ADDRESS_VARIABLE, DEFAULT_ADDRESS)
-    parser = argparse.ArgumentParser(prog=program, description="Sends one request to a worker.", allow_abbrev=False)
-    parser.add_argument("prompt", help="what to say; - reads standard input")
-    parser.add_argument("--worker", metavar="ADDRESS", default=address, help=f"[{ADDRESS_VARIABLE}, default {DEFAULT_ADDRESS}]")
-    guides = parser.add_mutually_exclusive_group()
-    guides.add_argument("--schema", metavar="FILE", help="JSON schema that the answer must fit")
-    guides.add_argument("--json", action="store_true", help="any JSON value")
-    guides.add_argument("--regex", metavar="PATTERN", help="pattern of the whole answer")
-    guides.add_argument("--choice", metavar="TEXT", action="append", help="one of several answers; give it once for each")
-    guides.add_argument("--ebnf", metavar="FILE", help="EBNF grammar")
-    guides.add_argument("--lark", metavar="FILE", help="Lark grammar")
-    guides.add_argument("--structural-tag", metavar="FILE", help="structural tag, JSON")
-    parser.add_argument("--engine", choices=("auto", "xgrammar", "llguidance"), help="engine of the guide (default auto)")
-    parser.add_argument("--raw", action="store_true", help="send the prompt as it is, without the chat template")
-    parser.add_argument("--system", metavar="TEXT", help="system message")
-    parser.add_argument("--verify", action="store_true", help="check the finished text with an independent validator")
-    parser.add_argument("--output", choices=("text", "json"), default="text", help="text as it comes, or one JSON object")
-    parser.add_argument("--deadline-s", type=float, metavar="SECONDS", help="when to give up")
-    parser.add_argument("--param", metavar="NAME=VALUE", action="append", default=[], help="sampling parameter, value as JSON")
-    for name, kind in (("max_tokens", int), ("temperature", float), ("top_p", float), ("top_k", int), ("seed", int), ("n", int)):
-        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="VALUE")
-    return parser
+def _flags(program: str) -> Flags:
+    flags = Flags(program, "Sends one request to a worker.", "MASKSTREAM_GENERATE")
+    flags.positional("prompt", "what to say; - reads standard input")
+    flags.add("--worker", "front door", twin=ADDRESS_VARIABLE, default=DEFAULT_ADDRESS, metavar="ADDRESS")
+    guide: list[str] = []
+    flags.add("--schema", "JSON schema that the answer must fit", rivals=guide, metavar="FILE")
+    flags.add("--json", "any JSON value", rivals=guide, default=False, action="store_true")
+    flags.add("--regex", "pattern of the whole answer", rivals=guide, metavar="PATTERN")
+    flags.add("--choice", "one of several answers; once for each", rivals=guide, default=[], metavar="TEXT", action="append")
+    flags.add("--ebnf", "EBNF grammar", rivals=guide, metavar="FILE")
+    flags.add("--lark", "Lark grammar", rivals=guide, metavar="FILE")
+    flags.add("--structural-tag", "structural tag, JSON", rivals=guide, metavar="FILE")
+    flags.add("--engine", "engine of the guide (auto without it)", choices=("auto", "xgrammar", "llguidance"))
+    flags.add("--raw", "send the prompt as it is, without the chat template", default=False, action="store_true")
+    flags.add("--system", "system message", metavar="TEXT")
+    flags.add("--verify", "check the finished text with an independent validator", default=False, action="store_true")
+    flags.add("--output", "text as it comes, or one JSON object", default="text", choices=("text", "json"))
+    flags.add("--deadline-s", "when to give up", type=float, metavar="SECONDS")
+    flags.add("--param", "sampling parameter, value as JSON", default=[], metavar="NAME=VALUE", action="append")
+    for name, cast, text in SHORT_PARAMETERS:
+        flags.add(f"--{name.replace('_', '-')}", text, type=cast, metavar="VALUE")
+    return flags
 
 
 def _request(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -71,7 +75,7 @@ def _request(arguments: argparse.Namespace) -> dict[str, Any]:
     guide = _guide(arguments)
     if guide is not None:
         request["structured_outputs"] = guide | ({"engine": arguments.engine} if arguments.engine else {})
-    for name in ("max_tokens", "temperature", "top_p", "top_k", "seed", "n"):
+    for name, _, _ in SHORT_PARAMETERS:
         if getattr(arguments, name) is not None:
             request[name] = getattr(arguments, name)
     return request | dict(_parameter(text) for text in arguments.param)

@@ -1,30 +1,33 @@
-"""``maskstream health``: exit 0 if well. Of a worker by a round trip through its front door, of a grammar service by its endpoint."""
+"""``maskstream health``: exit 0 if well. Of a worker by a round trip, of a grammar service by its endpoint."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import os
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
 
-from shared.errors import MaskstreamError
+from shared.commands.generate import ADDRESS_VARIABLE, DEFAULT_ADDRESS
+from shared.errors import ConfigError, MaskstreamError
+from shared.flags import Flags
 
-WORKER_VARIABLE, GRAMMAR_VARIABLE = "MASKSTREAM_WORKER_ADDRESS", "MASKSTREAM_GRAMMAR_HEALTH_URL"
+GRAMMAR_URL = "http://127.0.0.1:9101/health"
 
 
 def main(argv: Sequence[str] | None = None, program: str = "maskstream health") -> int:
-    parser = argparse.ArgumentParser(prog=program, description="Exit 0 if well, 1 if not.", allow_abbrev=False)
-    worker = os.environ.get(WORKER_VARIABLE, "tcp://127.0.0.1:5555")
-    grammar = os.environ.get(GRAMMAR_VARIABLE, "http://127.0.0.1:9101/health")
-    parser.add_argument("--worker", metavar="ADDRESS", default=worker, help=f"front door [{WORKER_VARIABLE}, default {worker}]")
-    parser.add_argument(
-        "--grammar", metavar="URL", nargs="?", const=grammar, help=f"ask a grammar service instead [{GRAMMAR_VARIABLE}, {grammar}]"
+    """Exit 0 if well, 1 if not, 2 for a wrong call."""
+    flags = Flags(program, "Exit 0 if well, 1 if not.", "MASKSTREAM_HEALTH")
+    flags.add("--worker", "front door", twin=ADDRESS_VARIABLE, default=DEFAULT_ADDRESS, metavar="ADDRESS")
+    flags.add(
+        "--grammar", f"ask a grammar service instead ({GRAMMAR_URL} without a value)", nargs="?", const=GRAMMAR_URL, metavar="URL"
     )
-    parser.add_argument("--timeout-s", type=float, default=5.0, help="patience (default 5)")
-    arguments = parser.parse_args(argv)
+    flags.add("--timeout-s", "patience", type=float, default=5.0, metavar="SECONDS")
+    try:
+        arguments = flags.parse(argv)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     if arguments.grammar:
         return _grammar(arguments.grammar, arguments.timeout_s)
     return asyncio.run(_worker(arguments.worker, arguments.timeout_s))
