@@ -23,11 +23,11 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
     dropped: list[str]
 
 
-def compile_schema(schema: Any, *, max_whitespace: int = 8, validate: bool = False) -> Front:
+def compile_schema(schema: Any, *, max_whitespace: int = 8, validate: bool = False, any_order: bool = True) -> Front:
     """Raises BadRequest, UnsupportedSchema, Unsatisfiable, GrammarTooLarge."""
     solver = Solver(Document(schema), validate=validate)
     try:
-        grammar = GrammarWriter(solver).write(Node("")).pruned()
+        grammar = GrammarWriter(solver, any_order=any_order).write(Node("")).pruned()
     except RecursionError as error:
         raise GrammarTooLarge("the schema refers to itself too deeply in place", keyword="$ref") from error
     if grammar is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from grammar_service.keyed import keyed
 from grammar_service.regex_tree import NEVER, Tree
@@ -59,7 +59,24 @@ class Distinct:
     high: int
 
 
-Symbol = Literal | Terminal | Rule | Repeated | Numeric | Distinct
+@keyed
+@dataclass(frozen=True)
+class Unordered:
+    """Members in any order with commas between, each at most once; the first ``required`` of them must be there.
+
+    ``tail`` may stand anywhere between them, any number of times; ``end``, where given, must come last. Between ``low`` and
+    ``high`` members are written; bounds are given only where there is no tail.
+    """
+
+    members: tuple[Sequence, ...]
+    required: int
+    tail: Symbol | None = None
+    end: Symbol | None = None
+    low: int = 0
+    high: int | None = None
+
+
+Symbol = Literal | Terminal | Rule | Repeated | Numeric | Distinct | Unordered
 Sequence = tuple[Symbol, ...]
 
 
@@ -119,6 +136,9 @@ def _names(body: Sequence) -> Iterator[str]:
             yield from _names(symbol.body)
         elif isinstance(symbol, Distinct):
             yield from _names(symbol.symbols)
+        elif isinstance(symbol, Unordered):
+            others = tuple(inner for inner in (symbol.tail, symbol.end) if inner is not None)
+            yield from _names((*(inner for member in symbol.members for inner in member), *others))
 
 
 def _cut(body: Sequence, productive: set[str]) -> Sequence | None:
@@ -136,8 +156,25 @@ def _cut(body: Sequence, productive: set[str]) -> Sequence | None:
             if len(able) < symbol.low:
                 return None
             out.append(Distinct(able, symbol.low, min(symbol.high, len(able))))
+        elif isinstance(symbol, Unordered):
+            settled = _cut_unordered(symbol, productive)
+            if settled is None:
+                return None
+            out.append(settled)
         elif (isinstance(symbol, Rule) and symbol.name not in productive) or symbol == Terminal(NEVER):
             return None
         else:
             out.append(symbol)
     return tuple(out)
+
+
+def _cut_unordered(symbol: Unordered, productive: set[str]) -> Unordered | None:
+    """Members that cannot be written are left out; None where one of them, or the end, is needed."""
+    needed = [_cut(member, productive) for member in symbol.members[: symbol.required]]
+    others = [cut for member in symbol.members[symbol.required :] if (cut := _cut(member, productive)) is not None]
+    kept = tuple(cut for cut in needed if cut is not None) + tuple(others)
+    end_lost = symbol.end is not None and _cut((symbol.end,), productive) is None
+    if None in needed or end_lost or len(kept) + (symbol.end is not None) < symbol.low:
+        return None
+    tail = symbol.tail if symbol.tail is not None and _cut((symbol.tail,), productive) is not None else None
+    return replace(symbol, members=kept, tail=tail)

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 from grammar_service.regex_print import to_lark
 from grammar_service.regex_tree import Tree
 from grammar_service.schema.grammar import (
-    Distinct,
-    Grammar,
-    Literal,
-    Numeric,
-    Repeated,
-    Rule,
-    Sequence,
-    Symbol,
-    Terminal,
+    Distinct, Grammar, Literal, Numeric, Repeated, Rule, Sequence, Symbol, Terminal, Unordered,
 )  # fmt: skip
 
 
@@ -26,14 +19,16 @@ class LarkText:
         self._grammar = grammar
         self._max_whitespace = max_whitespace
         self._terminals: dict[Tree, str] = {}
-        self._extra: dict[Distinct, str] = {}
+        self._extra: dict[Distinct | Unordered, str] = {}
 
     def text(self) -> str:
         names = [self._grammar.root, *(name for name in self._grammar.rules if name != self._grammar.root)]
         rules = [f"{name}: {self._bodies(self._grammar.rules[name])}" for name in names]
-        distinct = [line for symbol, name in self._extra.items() for line in self._distinct(symbol, name)]
+        counted: list[str] = []
+        for symbol, name in self._pending():
+            counted += self._distinct(symbol, name) if isinstance(symbol, Distinct) else self._unordered(symbol, name)
         terminals = [f"{name}: {to_lark(tree)}" for tree, name in self._terminals.items()]
-        return "\n".join([*self._head(), *rules, *distinct, *terminals]) + "\n"
+        return "\n".join([*self._head(), *rules, *counted, *terminals]) + "\n"
 
     def _head(self) -> list[str]:
         if self._max_whitespace == 0:
@@ -56,7 +51,7 @@ class LarkText:
                 return name
             case Numeric(text):
                 return f"%json {text}"
-            case Distinct():
+            case Distinct() | Unordered():
                 return f"{self._extra.setdefault(symbol, f'd{len(self._extra)}')}_first"
             case Repeated(body, low, high):
                 return self._repeated(body, low, high)
@@ -68,6 +63,32 @@ class LarkText:
         suffix = known.get((low, high), f"{{{low},{'' if high is None else high}}}")
         return f"({self._sequence(body)}){suffix}"
 
+    def _pending(self) -> Iterator[tuple[Distinct | Unordered, str]]:
+        """The parametric rules, those too that are first met while others are printed."""
+        at = 0
+        while at < len(self._extra):
+            yield list(self._extra.items())[at]
+            at += 1
+
+    def _unordered(self, symbol: Unordered, name: str) -> list[str]:
+        """Bit k of the parameter says that member k was written; the required members have the lowest bits."""
+        members = [self._sequence(member) for member in symbol.members]
+        conditions = [f"is_ones([0:{symbol.required}])"] if symbol.required else []
+        if symbol.low > symbol.required:
+            conditions.append(f"bit_count_ge(_, {symbol.low - (symbol.end is not None)})")
+        done = f" %if {_all(conditions)}" if conditions else ""
+        end = "" if symbol.end is None else self._symbol(symbol.end)
+        room = [] if symbol.high is None else [f"bit_count_lt(_, {symbol.high})"]
+        more = [f'"," {member} {name}::set_bit({at}) %if {_all([f"bit_clear({at})", *room])}' for at, member in enumerate(members)]
+        first = [f"{member} {name}::{hex(1 << at)}" for at, member in enumerate(members)] if symbol.high != 0 else []
+        if symbol.tail is not None:
+            first.append(f"{self._symbol(symbol.tail)} {name}::0x0")
+            more.append(f'"," {self._symbol(symbol.tail)} {name}::_')
+        if not conditions or (symbol.low <= bool(end) and not symbol.required):
+            first.append(end or '""')
+        last = f'"," {end}{done}' if end else f'""{done}'
+        return [f"{name}_first: {' | '.join(first)}", f"{name}::_: {' | '.join([last, *more])}"]
+
     def _distinct(self, symbol: Distinct, name: str) -> list[str]:
         """Bit k of the rule's parameter says that symbol k was written."""
         first = [f"{self._symbol(item)} {name}::{hex(1 << at)}" for at, item in enumerate(symbol.symbols)]
@@ -76,3 +97,10 @@ class LarkText:
         start = [*first, *(['""'] if symbol.low == 0 else [])] if symbol.high else ['""']
         end = f'"" %if bit_count_ge(_, {symbol.low})'
         return [f"{name}_first: {' | '.join(start)}", f"{name}::_: {' | '.join([end, *more])}"]
+
+
+def _all(conditions: list[str]) -> str:
+    found = conditions[-1]
+    for condition in reversed(conditions[:-1]):
+        found = f"and({condition}, {found})"
+    return found

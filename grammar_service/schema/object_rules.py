@@ -13,12 +13,13 @@ from grammar_service.regex_language import is_empty
 from grammar_service.regex_tree import NEVER, Tree, both, negate
 from grammar_service.schema.array_rules import COMMA, Writer
 from grammar_service.schema.expr import FALSE, TRUE, Expr, conj
-from grammar_service.schema.grammar import Literal, Repeated, Rule, Sequence, Symbol, Terminal, many, optional
+from grammar_service.schema.grammar import Literal, Repeated, Rule, Sequence, Symbol, Terminal, Unordered, many, optional
 from grammar_service.schema.keys import Keys
 from grammar_service.schema.objects import Objects
 from grammar_service.schema.text_syntax import free_keys, key_tree, scalar_tree
 
 MAX_RULES = 8
+MAX_UNORDERED = 64
 OPEN, CLOSE, COLON = Literal("{"), Literal("}"), Literal(":")
 
 
@@ -66,9 +67,28 @@ def _written(writer: Writer, case: Objects, last: tuple[Keys, Expr] | None) -> l
     end = None if last is None else _tail_rule(writer, case, taken, last)
     if last is not None and end is None:
         return []
+    if writer.any_order and (symbol := _unordered(case, members, tail, end)) is not None:
+        return [(OPEN, symbol, CLOSE)]
+    if len(members) > 1:
+        writer.narrower(f"#{case.origin}: properties are written in the order of the schema")
     if case.low == 0 and case.high is None:
         return [(OPEN, *_chain(writer, members, tail, end), CLOSE)]
     return [(OPEN, _counting(writer, case, members, tail, end), CLOSE)]
+
+
+def _unordered(case: Objects, members: list[Member], tail: Symbol | None, end: Symbol | None) -> Unordered | None:
+    """Any order, where the engine's 64 bits can remember the members and no free property is counted."""
+    bounded = case.low > 0 or case.high is not None
+    if len(members) < 2 or len(members) > MAX_UNORDERED or (bounded and tail):
+        return None
+    if end is not None and case.high is not None:
+        return None
+    needed = [member.body for member in members if member.required]
+    others = [member.body for member in members if not member.required]
+    low = case.low if case.low > len(needed) else 0
+    if low > len(members) + (end is not None):
+        return None
+    return Unordered((*needed, *others), len(needed), tail, end, low, case.high)
 
 
 def _tail_rule(writer: Writer, case: Objects, taken: list[str], last: tuple[Keys, Expr] | None) -> Symbol | None:

@@ -23,7 +23,8 @@ MAX_RULES = 20_000
 class GrammarWriter:
     """Writes the grammar of ``root``; what no engine enforces is refused by the solver's policy."""
 
-    def __init__(self, solver: Solver) -> None:
+    def __init__(self, solver: Solver, *, any_order: bool = True) -> None:
+        self.any_order = any_order
         self._solver = solver
         self._grammar = Grammar()
         self._known: dict[tuple[Case, ...], Symbol] = {}
