@@ -15,7 +15,9 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
     """One worker: its model, its sockets, its patience."""
 
     name: Annotated[str, Meta(description="name in logs and greetings", max_length=64)] = "worker"
-    model: Annotated[str, Meta(description="folder of the prepared model, or synthetic:VOCAB_SIZE; empty: the demo model")] = ""
+    model: Annotated[
+        str, Meta(description="folder of the prepared model, or synthetic:SIZE[:TOKENIZER_FILE]; empty: the demo model")
+    ] = ""
     client_bind: Annotated[str, Meta(description="address of the front door")] = "tcp://127.0.0.1:5555"
     grammar_bind: Annotated[str, Meta(description="address where grammar services register")] = "tcp://127.0.0.1:5556"
     insecure: Annotated[bool, Meta(description="allow addresses that other hosts reach, without keys")] = False
@@ -39,4 +41,5 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
     max_deadline_s: Annotated[float, Meta(description="longest deadline that a request may name", gt=0, le=86400)] = 600.0
     forward_ms: Annotated[float, Meta(description="forward time that the synthetic runner pretends", ge=0)] = 0.0
     seed: Annotated[int, Meta(description="seed of the synthetic runner", ge=0)] = 0
+    mean_length: Annotated[int, Meta(description="tokens after which the synthetic runner wants to end, on average", ge=1)] = 64
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="least level logged")] = "info"

@@ -26,7 +26,7 @@ class Descriptor:
     """One launch: written by the host, sealed once, read by the device behind the flag.
 
     ``launch`` is compared with the device's own counter; a mismatch turns every guided row into HOLD. ``action`` int32 [slots]
-    (SlotAction); ``bitmask`` int32 [slots, W], row s belongs to slot s where its action is GUIDED; ``rows`` the sampling parameters,
+    (SlotAction); ``bitmask`` int32 [slots, W], row s belongs to slot s where its action is GUIDED; ``rows`` the parameters,
     a row a slot; ``epoch`` int64 [slots] is the owner's epoch: a launch never acts for an owner that has gone.
     """
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from gpu_worker.config import WorkerSettings
 from gpu_worker.grammar_link import GrammarLink, StepTicket
-from gpu_worker.mailbox import Mailbox
+from shared.mailbox import Mailbox
 from gpu_worker.outcomes import Outcomes
 from gpu_worker.pipeline import MAX_IN_FLIGHT, Pipeline
 from gpu_worker.request import Request

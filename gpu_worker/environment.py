@@ -8,3 +8,5 @@ import os
 os.environ.setdefault("MKL_CBWR", "AVX2,STRICT")
 # cuBLAS is deterministic on one stream only with a workspace of fixed size.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+# Idle threads sleep: a forward shares its cores with grammar services, and threads that spin at a barrier stall both.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -15,7 +15,7 @@ import zmq
 
 from gpu_worker.clients import Clients
 from gpu_worker.config import WorkerSettings
-from gpu_worker.mailbox import Mailbox
+from shared.mailbox import Mailbox
 from gpu_worker.request import Model, Request, admit
 from shared import log, metrics, protocol, sockets
 from shared.clock import Clock
@@ -156,7 +156,7 @@ class FrontDoor:
 
 
 def _request_id_in(frames: list[bytes]) -> str:
-    """The request id of a frame that is otherwise wrong, so that its sender can tell which request failed; empty if there is none."""
+    """The request id of a frame that is otherwise wrong, so that its sender can tell which request failed; else empty."""
     try:
         value = msgspec.msgpack.decode(frames[0]) if len(frames) == 1 else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""A sequence: one of the n texts of a request, its slot, its session, its tokens and its text. Pure: token in, delta or finish out."""
+"""A sequence: one of the n texts of a request, its slot, session, tokens and text. Pure: token in, delta or finish out."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Sequence:
         return self._delta(self._push([token_id]), [token_id], [logprob] if logprob else None)
 
     def continue_from(self, token_ids: list[int]) -> Finish | None:
-        """Tokens that were generated elsewhere (spec 59, 60): their stop checks come before any scheduling. Nothing of them is sent."""
+        """Tokens that were generated elsewhere (spec 59, 60): their stop checks come before scheduling. Nothing is sent."""
         for at, token_id in enumerate(token_ids):
             self.tokens.append(token_id)
             self.finish = self.rules.check(token_id, at + 1)

@@ -9,7 +9,6 @@ from collections.abc import Sequence as SequenceOf
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from gpu_worker.descriptor import Descriptor, SlotAction
 from gpu_worker.grammar_link import GrammarLink, Outcome, StepTicket, Walk, WalkStatus
@@ -42,7 +41,7 @@ class StepRows:
         return Walk(sequence.session or 0, row=sequence.slot, committed=committed, path=sequence.tokens[base:])
 
     def take(self, launch: int, ticket: StepTicket | None, sequences: SequenceOf[Sequence]) -> list[tuple[Sequence, Outcome]]:
-        """Closes the ticket and marks the rows that came; returns the sequences that cannot go on, with the outcome that says why."""
+        """Closes the ticket and marks the rows that came; returns the sequences that cannot go on, and why."""
         outcomes = ticket.seal() if ticket is not None else {}
         broken: list[tuple[Sequence, Outcome]] = []
         for sequence in sequences:

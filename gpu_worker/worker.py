@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from gpu_worker.config import WorkerSettings
 from gpu_worker.engine import Engine
 from gpu_worker.front_door import FrontDoor
 from gpu_worker.grammar_link import GrammarLink, LinkSettings
-from gpu_worker.models import load_model
 from gpu_worker.models.base import RunnerShape
+from gpu_worker.models.load import load_model
+from gpu_worker.models.prepare import default_folder
+from gpu_worker.models.synthetic import SyntheticOptions
 from gpu_worker.outcomes import Outcomes
 from gpu_worker.pipeline import HostPipeline
 from gpu_worker.request import Model
@@ -29,15 +32,16 @@ class Worker:
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings, self._clock = settings, MonotonicClock()
-        loaded = load_model(
-            settings.model, device=settings.device, threads=settings.threads, forward_ms=settings.forward_ms, seed=settings.seed,
-            shape=RunnerShape(
-                max_slots=settings.max_slots, max_length=settings.max_length,
-                prefill_chunk=min(settings.prefill_chunk, settings.max_length),
-            ),
-        )  # fmt: skip
-        loaded.runner.warm_up()
-        self._model = Model(loaded.name, loaded.vocabulary, loaded.encoder, settings.max_length)
+        model = settings.model or str(default_folder())
+        shape = RunnerShape(
+            max_slots=settings.max_slots,
+            max_length=settings.max_length,
+            prefill_chunk=min(settings.prefill_chunk, settings.max_length),
+        )
+        synthetic = SyntheticOptions(seed=settings.seed, forward_ms=settings.forward_ms, mean_length=settings.mean_length)
+        self._log = log.get("worker")
+        loaded = load_model(model, shape, device=settings.device, threads=settings.threads, synthetic=synthetic, say=self._log.info)
+        self._model = Model(Path(model).name, loaded.vocabulary, loaded.chat, settings.max_length)
         self._link = GrammarLink(settings.grammar_bind, _link_settings(settings), insecure=settings.insecure, worker=settings.name)
         self._link.start(loaded.vocabulary)
         self._pipeline = HostPipeline(loaded.runner, settings.last_resort_s)
@@ -48,7 +52,6 @@ class Worker:
         )  # fmt: skip
         self._front_door = FrontDoor(settings, self._model, self._engine, self._clock, self.health)
         self._endpoint: Endpoint | None = None
-        self._log = log.get("worker")
 
     def start(self) -> None:
         self._engine.start()

@@ -14,15 +14,14 @@ import asyncio
 import queue
 import secrets
 import threading
-from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import msgspec
-import zmq
-import zmq.asyncio
 
-from shared import protocol, sockets
+from shared import protocol
+from shared.connection import Connection
 from shared.errors import BadRequest, TooLarge, WorkerLost
 from shared.protocol import Accepted, Cancel, ChatMessage, Choice, Delta, Done, Failed, Generate, Health, HealthReply, Usage
 
@@ -92,24 +91,25 @@ class AsyncClient:
         self._address, self._lost_after_s, self._heartbeat_s = address, lost_after_s, heartbeat_s
         self._pending: dict[str, asyncio.Queue[Accepted | Delta | Done | Failed | WorkerLost]] = {}
         self._health_waiters: dict[int, asyncio.Future[HealthReply]] = {}
-        self._sent: set[str] = set()
         self._known_at_ping: dict[int, frozenset[str]] = {}
         self._nonce = 0
         self._last_heard_s = 0.0
 
     async def __aenter__(self) -> Self:
-        self._context = zmq.asyncio.Context()
-        self._socket = sockets.connect_dealer(self._context, self._address)
-        self._last_heard_s = asyncio.get_running_loop().time()
-        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._watch())]
+        loop = asyncio.get_running_loop()
+
+        def on_frame(frame: bytes) -> None:
+            loop.call_soon_threadsafe(self._heard, frame)
+
+        self._connection = Connection(self._address, on_frame)
+        self._last_heard_s = loop.time()
+        self._watcher = asyncio.create_task(self._watch())
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._socket.close(0)
-        self._context.term()
+        self._watcher.cancel()
+        await asyncio.gather(self._watcher, return_exceptions=True)
+        await asyncio.to_thread(self._connection.close)
 
     async def stream(self, prompt: str | None = None, **arguments: Any) -> AsyncIterator[Delta | Result]:
         """Yields Delta pieces as they come, then the Result. Raises the error the worker reports, by its class."""
@@ -121,8 +121,7 @@ class AsyncClient:
         tokens: list[int] = []
         ended = False
         try:
-            await self._send(message)
-            self._sent.add(message.request_id)
+            self._send(message)
             while not ended:
                 reply = await inbox.get()
                 ended = isinstance(reply, Done | Failed | WorkerLost)
@@ -138,9 +137,8 @@ class AsyncClient:
                     yield Result.of(reply)
         finally:
             self._pending.pop(message.request_id, None)
-            self._sent.discard(message.request_id)
-            if not ended:
-                await self._abandon(message.request_id)
+            if not ended:  # the caller has stopped listening; an ended request is not known there and nothing happens
+                self._send(Cancel(request_id=message.request_id))
 
     async def generate(self, prompt: str | None = None, **arguments: Any) -> Result:
         """The finished request."""
@@ -151,7 +149,7 @@ class AsyncClient:
 
     async def cancel(self, request_id: str) -> None:
         """Asks for an early end: the request still gets its one ending, with what it has."""
-        await self._send(Cancel(request_id=request_id))
+        self._send(Cancel(request_id=request_id))
 
     async def health(self, timeout_s: float = 5.0) -> HealthReply:
         """A real round trip through the worker's front door. Raises WorkerLost after ``timeout_s``."""
@@ -159,52 +157,32 @@ class AsyncClient:
         waiter: asyncio.Future[HealthReply] = asyncio.get_running_loop().create_future()
         self._health_waiters[nonce] = waiter
         try:
-            await asyncio.wait_for(self._ask_health(nonce, waiter), timeout_s)
+            self._send(Health(nonce=nonce))
+            await asyncio.wait_for(waiter, timeout_s)
         except TimeoutError:
             raise WorkerLost(f"no answer from {self._address} in {timeout_s} s") from None
         finally:
             self._health_waiters.pop(nonce, None)
         return waiter.result()
 
-    async def _ask_health(self, nonce: int, waiter: asyncio.Future[HealthReply]) -> None:
-        await self._send(Health(nonce=nonce))
-        await waiter
-
     def _next_nonce(self) -> int:
-        """A new number for a Health message, with the requests that were sent before it."""
+        """A new number for a Health message, with the requests that were queued before it."""
         self._nonce += 1
-        self._known_at_ping[self._nonce] = frozenset(self._sent)
+        self._known_at_ping[self._nonce] = frozenset(self._pending)
         return self._nonce
 
-    async def _send(self, message: Generate | Cancel | Health) -> None:
+    def _send(self, message: Generate | Cancel | Health) -> None:
         frame = protocol.encode(message)
         if len(frame) > protocol.MAX_FRAME_BYTES:
             raise TooLarge(f"{len(frame)} bytes; a frame holds {protocol.MAX_FRAME_BYTES}", field="request")
-        try:
-            sent: Awaitable[Any] = self._socket.send(frame)
-            await asyncio.wait_for(sent, self._lost_after_s)
-        except TimeoutError:
-            raise WorkerLost(f"no worker at {self._address}") from None
+        self._connection.send(frame)
 
-    async def _abandon(self, request_id: str) -> None:
-        """Cancels a request whose caller has stopped listening; a request that has ended is not known there and nothing happens."""
+    def _heard(self, frame: bytes) -> None:
+        self._last_heard_s = asyncio.get_running_loop().time()
         try:
-            await self._socket.send(protocol.encode(Cancel(request_id=request_id)), zmq.NOBLOCK)
-        except zmq.ZMQError:
-            return  # the worker is gone, and the request with it
-
-    async def _read(self) -> None:
-        while True:
-            await self._socket.poll()  # never cancel a recv: it would lose the message
-            try:
-                frame = await self._socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                continue
-            self._last_heard_s = asyncio.get_running_loop().time()
-            try:
-                self._dispatch(protocol.decode_reply(frame))
-            except BadRequest as error:
-                self._give_up(f"the worker at {self._address} sent what cannot be read: {error.message}")
+            self._dispatch(protocol.decode_reply(frame))
+        except BadRequest as error:
+            self._give_up(f"the worker at {self._address} sent what cannot be read: {error.message}")
 
     def _dispatch(self, message: protocol.WorkerReply) -> None:
         if isinstance(message, HealthReply):
@@ -234,17 +212,12 @@ class AsyncClient:
             elif quiet_s > self._lost_after_s:
                 self._give_up(f"no sign of life from {self._address} for {quiet_s:.1f} s")
             else:
-                await self._ping()
+                self._send(Health(nonce=self._next_nonce()))
 
     def _give_up(self, reason: str) -> None:
+        self._connection.drop_unsent()
         for inbox in self._pending.values():
             inbox.put_nowait(WorkerLost(reason))
-
-    async def _ping(self) -> None:
-        try:
-            await self._socket.send(protocol.encode(Health(nonce=self._next_nonce())), zmq.NOBLOCK)
-        except zmq.Again:
-            return  # not connected now; silence decides
 
 
 class Client:

@@ -39,7 +39,8 @@ class Processes:
         output = self._log.open("ab") if self._log else None
         try:
             process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments], stdout=output or subprocess.DEVNULL, stderr=output or subprocess.DEVNULL,
+                [sys.executable, "-m", module, *arguments],
+                stdout=output or subprocess.DEVNULL, stderr=output or subprocess.DEVNULL,
                 env={**os.environ, **(environment or {})}, stdin=subprocess.DEVNULL,
             )  # fmt: skip
         finally:

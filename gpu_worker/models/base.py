@@ -64,9 +64,7 @@ class ModelRunner(ABC):
         return self.shape.prefill_chunk
 
     @abstractmethod
-    def prefill(
-        self, slot: int, token_ids: Sequence[int], start_position: int, *, last: bool = False
-    ) -> torch.Tensor | None:
+    def prefill(self, slot: int, token_ids: Sequence[int], start_position: int, *, last: bool = False) -> torch.Tensor | None:
         """Writes at most ``prefill_chunk`` tokens from ``start_position``; with ``last`` returns logits [V] of the last one."""
 
     @abstractmethod

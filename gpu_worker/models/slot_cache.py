@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from transformers.cache_utils import Cache
 
-
 VISIBLE_BLOCK = 512
 """Attention on the CPU goes over keys in blocks of 512 and a block that is masked out whole changes no bit of the result, so
 blocks that no row has reached can be left out."""

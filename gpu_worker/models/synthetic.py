@@ -49,9 +49,7 @@ class SyntheticRunner(ModelRunner):
         self._logits = torch.empty(shape.max_slots * shape.max_width, vocabulary.size, device=self.device)
 
     @torch.inference_mode()
-    def prefill(
-        self, slot: int, token_ids: Sequence[int], start_position: int, *, last: bool = False
-    ) -> torch.Tensor | None:
+    def prefill(self, slot: int, token_ids: Sequence[int], start_position: int, *, last: bool = False) -> torch.Tensor | None:
         begun = time.perf_counter()
         self.check_prefill(slot, token_ids, start_position)
         before = int(self._hashes[slot, start_position - 1]) if start_position else self._empty

@@ -1,4 +1,4 @@
-"""Logits from a prefix hash: a fixed noise vector, turned by the hash, a few favourites that the hash picks, and the wish to end."""
+"""Logits from a prefix hash: a fixed noise vector turned by the hash, favourites that the hash picks, the wish to end."""
 
 from __future__ import annotations
 

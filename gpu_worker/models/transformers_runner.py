@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from gpu_worker.models.attention import NAME as ATTENTION
 from gpu_worker.models.base import MIN_DECODE_ROWS, ModelRunner, RunnerShape
 from gpu_worker.models.model_config import check_model_config, kv_shape
 from gpu_worker.models.slot_cache import SlotCache
@@ -23,6 +24,8 @@ class TransformersRunner(ModelRunner):
 
     def __init__(self, model: Any, shape: RunnerShape) -> None:
         check_model_config(model.config, shape)
+        if model.config._attn_implementation != ATTENTION:
+            raise ConfigError(f"the model must be loaded with attn_implementation={ATTENTION!r}", field="model")
         super().__init__(shape, int(model.config.vocab_size), model.device)
         self._model = model.eval()
         self._body = model.get_decoder()
@@ -35,9 +38,7 @@ class TransformersRunner(ModelRunner):
         )  # fmt: skip
 
     @torch.inference_mode()
-    def prefill(
-        self, slot: int, token_ids: Sequence[int], start_position: int, *, last: bool = False
-    ) -> torch.Tensor | None:
+    def prefill(self, slot: int, token_ids: Sequence[int], start_position: int, *, last: bool = False) -> torch.Tensor | None:
         self.check_prefill(slot, token_ids, start_position)
         padding = [0] * (self.prefill_chunk - len(token_ids))
         tokens = torch.tensor([[*token_ids, *padding]], device=self.device)
@@ -66,9 +67,7 @@ class TransformersRunner(ModelRunner):
         self.check_slot(slot)
         self.cache.reset_slot(slot)
 
-    def _call(
-        self, slots: slice, tokens: torch.Tensor, first: torch.Tensor, lengths: torch.Tensor
-    ) -> dict[str, torch.Tensor | SlotCache | bool]:
+    def _call(self, slots: slice, tokens: torch.Tensor, first: torch.Tensor, lengths: torch.Tensor) -> dict[str, Any]:
         visible = self.cache.visible_blocks(first, lengths) if self.device.type == "cpu" else None
         rows = self.cache.place(slots, first, lengths, tokens.shape[1], visible)
         call = {"input_ids": tokens, "attention_mask": rows.mask, "position_ids": rows.positions, "use_cache": True}
