@@ -62,7 +62,7 @@ class Flags:
 
     def _check_rivals(self, values: argparse.Namespace) -> None:
         for flag in self._flags:
-            there = [name for name in flag.rivals if getattr(values, name.lstrip("-").replace("-", "_")) not in (None, False)]
+            there = [name for name in flag.rivals if getattr(values, name.lstrip("-").replace("-", "_")) not in (None, False, [])]
             if len(there) > 1:
                 raise ConfigError(f"{' and '.join(there)} exclude each other", field=there[0])
 
