@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from grammar_service.ebnf import checked_ebnf, ebnf_for_llguidance, ebnf_for_xgrammar, recursive_rules
 from grammar_service.regex_print import to_lark, to_rust
 from grammar_service.regex_resolve import whole_language
 from grammar_service.regex_syntax import RegexError
@@ -67,7 +68,7 @@ def plan_guide(
         case "choice":
             return _plan_choice(_json_value(guide_value), engine)
         case "ebnf":
-            return _only("xgrammar", engine, "ebnf", _text(guide_value, kind))
+            return _plan_ebnf(_text(guide_value, kind), engine)
         case "lark":
             return _only("llguidance", engine, "lark", _text(guide_value, kind))
         case "structural_tag":
@@ -89,6 +90,14 @@ def _only(able: Engine, engine: str, feed: Feed, text: str) -> Plan:
     if engine not in ("auto", able):
         raise BadRequest(f"{feed} guides run on {able} only", field="engine")
     return Plan(engine=able, kind=feed, text=text)
+
+
+def _plan_ebnf(text: str, engine: str) -> Plan:
+    grammar = checked_ebnf(text)
+    if engine == "llguidance":
+        return Plan(engine="llguidance", kind="lark", text=ebnf_for_llguidance(grammar), rewrites=["EBNF as Lark"])
+    recursive_rules(grammar)  # refuses chains that crash the engine
+    return Plan(engine="xgrammar", kind="ebnf", text=ebnf_for_xgrammar(grammar), rewrites=["root rule wrapped"])
 
 
 def _plan_schema(schema: Any, engine: str, max_whitespace: int, on_unsupported: str) -> Plan:
