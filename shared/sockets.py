@@ -35,6 +35,7 @@ def configure(socket: zmq.Socket[Any], *, high_water_mark: int = 1_000, max_fram
 
 def bind_router(context: zmq.Context[SocketT], address: str, *, insecure: bool, high_water_mark: int = 1_000) -> SocketT:
     """ROUTER bound to ``address``. Raises ConfigError for an address that is not loopback unless ``insecure`` says so."""
+    check_address(address)
     check_exposure(address, insecure)
     socket = context.socket(zmq.ROUTER)
     configure(socket, high_water_mark=high_water_mark)
@@ -49,6 +50,7 @@ def bind_router(context: zmq.Context[SocketT], address: str, *, insecure: bool, 
 
 def connect_dealer(context: zmq.Context[SocketT], address: str, *, insecure: bool = True, high_water_mark: int = 1_000) -> SocketT:
     """DEALER connected to ``address``; its identity is random, fresh for each connection (HANDOVER is never needed)."""
+    check_address(address)
     check_exposure(address, insecure)
     socket = context.socket(zmq.DEALER)
     configure(socket, high_water_mark=high_water_mark)
@@ -59,6 +61,14 @@ def connect_dealer(context: zmq.Context[SocketT], address: str, *, insecure: boo
         socket.close(0)
         raise ConfigError(f"cannot connect to {address}: {error}", field="connect") from error
     return socket
+
+
+def check_address(address: str) -> None:
+    """Raises ConfigError for a tcp address whose port is none: libzmq takes the lower 16 bits of any number."""
+    if address.startswith("tcp://"):
+        port = address.rpartition(":")[2]
+        if port != "*" and not (port.isascii() and port.isdigit() and int(port) < 1 << 16):
+            raise ConfigError(f"{address} has no port between 0 and 65535", field="address")
 
 
 def check_exposure(address: str, insecure: bool) -> None:
