@@ -1,0 +1,254 @@
+// State of one row in one CTA and the passes over its logits.
+
+#define TILES_MAX 512
+
+struct RowArgs {
+    const float* temperature; const i32* top_k; const float* top_p; const float* min_p;
+    const i64* seed; const i64* offset; const i32* purpose;
+};
+
+struct Smem {
+    Scratch scratch;
+    u32 listed, result, pick_index, found;
+    u64 pick_rest, pick_mass;
+    u64 tile_mass[TILES_MAX];
+    u64 list[LIST_CAP];
+    u64 spare[SPARE_CAP];  // sorted list, or the two words of a histogram's 2,048 bins
+    OverlayList overlay;
+};
+
+struct Cut {  // kept: above value, or equal to it in a column below cols
+    float value;
+    u32 cols;
+    DEV bool keeps(float x, u32 column) const { return x > value || (x == value && column < cols); }
+};
+
+struct Range {  // logits to list: within [from, to] and prior; gate: see gate_of
+    u32 gate;
+    float from, to;
+    Cut prior;
+};
+
+// The next lower float of the total order: x >= v is x > below(v).
+DEV float below(float v) {
+    u32 k = ordered(v) - 1;
+    return unordered(k == 0x7fffffffu ? k - 1 : k);
+}
+
+struct Sampler {
+    Smem& s;
+    Block b;
+    Row r;
+    Overlay o;
+    Scale scale;
+    float xmax;
+    bool nan;
+
+    DEV Sampler(Smem& smem, const OverlayArgs& oa, const MaskArgs& m, u32* mask, u32* touched, u32 row)
+        : s(smem), b(smem.scratch), o(smem.overlay, oa, m, r, touched, row), nan(false) { r.mask = mask; }
+
+    DEV void append(u64 key) {
+        u32 at = atomicAdd(&s.listed, 1u);
+        if (at < LIST_CAP) s.list[at] = key;
+    }
+
+    // ---- lower bounds of the k-th largest from two lane maxima a thread ----
+
+    // The k-th largest of the 2 * NT lane maxima, by 16 leading bits of its key; ORD_NEG_INF >> 16 if there are fewer.
+    static __device__ __noinline__ u32 kth_lane(float lane0, float lane1, u32 k) {
+        u32 a = ordered(lane0) >> 16, c = ordered(lane1) >> 16, t = 0;
+        for (u32 bit = 0x8000; bit; bit >>= 1) {
+            u32 n = __syncthreads_count(a >= (t | bit));
+            n += __syncthreads_count(c >= (t | bit));
+            if (n >= k) t |= bit;
+        }
+        return t > (ORD_NEG_INF >> 16) ? t : ORD_NEG_INF >> 16;
+    }
+    // A word that no word of smaller logits exceeds: max_word(w, P) != P wherever w holds a logit >= the bound.
+    static DEV Range nothing() { return Range{DTYPE == 2 ? 0x7f800000u : DTYPE ? 0x7c007c00u : 0x7f807f80u, POS_INF, NEG_INF,
+                                              Cut{NEG_INF, 0}}; }
+    static DEV u32 gate_of(u32 key16) {
+        float bound = unordered(key16 << 16);
+        if (key16 <= (ORD_NEG_INF >> 16)) return NEG_INF_WORD;
+#if DTYPE == 2
+        return __float_as_uint(below(bound));
+#else
+        u16 h;
+#if DTYPE == 0
+        h = (u16)(__float_as_uint(bound) >> 16);
+#else
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(bound));
+#endif
+        u32 key = h & 0x8000 ? (u16)~h : (u32)h | 0x8000u, least = (u16)~NEG_INF_WORD;
+        key = key < least + 2 ? least : key - 2;
+        u32 half = key & 0x8000 ? key & 0x7fff : (u16)~key;
+        return half | half << 16;
+#endif
+    }
+    static DEV bool passes(u32 word, u32 gate) {
+#if DTYPE == 2
+        return __uint_as_float(word) > __uint_as_float(gate);
+#else
+        return max_word(word, gate) != gate;
+#endif
+    }
+    // Lists the logits in [from, to] of a tile; they are few, so they are read again instead of kept at hand.
+    DEV void gather(const Vec (&d)[4], u32 tile, u32 gate, float from, float to, Cut prior) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            if (!passes(max_of(d[j]), gate)) continue;
+            u32 hits = 0;
+#pragma unroll
+            for (int e = 0; e < VEC; ++e) {
+                float x = element(d[j].w[e / PER_WORD], e % PER_WORD);
+                hits |= (u32)(x >= from && x <= to) << e;
+            }
+            for (; hits; hits &= hits - 1) {
+                u32 column = (tile * TILE_VECS + j * 32 + b.lane) * VEC + __ffs(hits) - 1;
+                float x = to_float(r.base[column]);
+                if (x > NEG_INF && prior.keeps(x, column)) append(order_key(x, column));
+            }
+        }
+    }
+
+    // ---- first pass: maxima, NaN, and for top-k the candidates ----
+
+    struct Peak {
+        u32 word, word2, nan_word, tile;
+        float best;
+        DEV Peak() : word(NEG_INF_WORD), word2(NEG_INF_WORD), nan_word(NEG_INF_WORD), tile(~0u), best(NEG_INF) {}
+        DEV u32 add(const Vec (&d)[4], u32 t) {
+            u32 all = max_word(max_word(max_of(d[0]), max_of(d[1])), max_word(max_of(d[2]), max_of(d[3])));
+            u32 check = max_nan_word(max_nan_word(max_nan_of(d[0]), max_nan_of(d[1])),
+                                     max_nan_word(max_nan_of(d[2]), max_nan_of(d[3])));
+            nan_word = max_nan_word(nan_word, check);
+#if DTYPE == 2
+            u32 m = NEG_INF_WORD;
+#pragma unroll
+            for (int j = 0; j < 4; ++j) m = max_word(m, max_word(d[j].w[0], d[j].w[1]));
+            word2 = max_word(word2, m);
+            u32 n = NEG_INF_WORD;
+#pragma unroll
+            for (int j = 0; j < 4; ++j) n = max_word(n, max_word(d[j].w[2], d[j].w[3]));
+            word = max_word(word, n);
+            float top = __uint_as_float(all);
+#else
+            word = max_word(word, all);
+            float top = fmaxf(element(all, 0), element(all, 1));
+#endif
+            if (top > best) { best = top; tile = t; }
+            return all;
+        }
+        DEV float lane0() const { return DTYPE == 2 ? __uint_as_float(word2) : element(word, 0); }
+        DEV float lane1() const { return DTYPE == 2 ? __uint_as_float(word) : element(word, PER_WORD - 1); }
+    };
+
+    DEV Peak first_pass(u32 k) {  // k > 0: list every logit that may be among the k largest
+        Peak p;
+        Vec d[4];
+        u32 t = r.tile0 + b.warp, end = r.tile0 + r.tiles, gate = nothing().gate;
+        float bound = POS_INF;
+        bool any = t < end && r.load(t, b.lane, d);
+        if (any) p.add(d, t);
+        if (k) {
+            u32 key = kth_lane(p.lane0(), p.lane1(), k);
+            gate = gate_of(key);
+            bound = unordered(key << 16);
+            if (any) gather(d, t, gate, bound, POS_INF, Cut{NEG_INF, 0});
+        }
+        for (t += WARPS; t < end; t += WARPS) {
+            if (!r.load(t, b.lane, d)) continue;
+            if (passes(p.add(d, t), gate)) gather(d, t, gate, bound, POS_INF, Cut{NEG_INF, 0});
+        }
+        return p;
+    }
+
+    // ---- masses by tiles ----
+
+    static DEV u64 warp_sum(u64 v) {  // of values below 2^50
+        u32 low = __reduce_add_sync(FULL, (u32)v & 0x1ffffffu), high = __reduce_add_sync(FULL, (u32)(v >> 25));
+        return ((u64)high << 25) + low;
+    }
+    // Mass of what a tile has above `floor`; CUT: there is a floor, or a NaN to leave out.
+    template <bool CUT> DEV u64 mass_of(const Vec (&d)[4], float floor) const {
+        u32 high = 0, low = 0;
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+#pragma unroll
+            for (int e = 0; e < VEC; ++e) {
+                float x = element(d[j].w[e / PER_WORD], e % PER_WORD);
+                if (CUT) x = x > floor ? x : NEG_INF;
+                Scale::split(pow2(scale.exponent<false>(x)), high, low);
+            }
+        return warp_sum(Scale::join(high, low, 4 * VEC));
+    }
+    template <bool CUT> DEV void mass_pass(float floor, const Range& list) {
+        r.each_tile_backwards(b, [&](u32 t, const Vec (&d)[4], bool any) {
+            u64 mass = 0;
+            if (any) {
+                mass = mass_of<CUT>(d, floor);
+                gather(d, t, list.gate, list.from, list.to, list.prior);
+            }
+            if (b.lane == 0) s.tile_mass[t - r.tile0] = mass;
+        });
+    }
+    DEV void add_to_tile(u32 column, float x) {
+        u32* word = (u32*)&s.tile_mass[column / TILE_COLS - r.tile0];
+        add_u64(word, word + 1, scale.mass(x));
+    }
+    // Fills tile_mass with what lies above the cut (exact: with its ties), lists a range. Returns this CTA's mass.
+    static __device__ __noinline__ u64 masses(Sampler& q, Cut cut, bool exact, const Range& list) {
+        if (exact || q.scale.far) {
+            for (u32 i = q.b.tid; i < q.r.tiles; i += NT) q.s.tile_mass[i] = 0;
+            __syncthreads();
+            each_logit(q.r, q.b, [&](float x, u32 column) {
+                if (cut.keeps(x, column)) q.add_to_tile(column, x);
+                if (x >= list.from && x <= list.to && list.prior.keeps(x, column)) q.append(order_key(x, column));
+            });
+        } else if (q.nan || cut.value > NEG_INF) {
+            q.mass_pass<true>(cut.value, list);
+        } else {
+            q.mass_pass<false>(cut.value, list);
+        }
+        if (q.o.active) __syncthreads();
+        q.o.each(q.b, [&](float x, u32 column) {
+            if (cut.keeps(x, column)) q.add_to_tile(column, x);
+            if (x >= list.from && x <= list.to && list.prior.keeps(x, column)) q.append(order_key(x, column));
+        });
+        __syncthreads();
+        return q.own_mass();
+    }
+    DEV u64 own_mass() {
+        u64 mine = 0;
+        for (u32 i = b.tid; i < r.tiles; i += NT) mine += s.tile_mass[i];
+        return b.sum(mine);
+    }
+
+    // The column at which the running mass of the whole row exceeds target; only the CTA that owns it returns true.
+    __device__ __noinline__ bool draw(Cut cut, u64 own, u64 before, u64 target, u32& column) {
+        if (target < before || target - before >= own) return false;
+        target -= before;
+        u64 total, mine = b.tid < r.tiles ? s.tile_mass[b.tid] : 0, at = b.scan(mine, total);
+        if (at <= target && target - at < mine) { s.pick_index = b.tid; s.pick_rest = target - at; }
+        __syncthreads();
+        target = s.pick_rest;
+        const u32 each = TILE_COLS / NT;
+        u32 first = (r.tile0 + s.pick_index) * TILE_COLS + b.tid * each;
+        u64 w[each], sum = 0;
+#pragma unroll
+        for (u32 e = 0; e < each; ++e) {
+            float x = fmaxf(r.at(first + e), o.at(first + e));
+            w[e] = cut.keeps(x, first + e) ? scale.mass(x) : 0;
+            sum += w[e];
+        }
+        u64 running = b.scan(sum, total);
+#pragma unroll
+        for (u32 e = 0; e < each; ++e) {
+            if (running <= target && target - running < w[e]) s.result = first + e;
+            running += w[e];
+        }
+        __syncthreads();
+        column = s.result;
+        return true;
+    }
+};
