@@ -10,20 +10,22 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from grammar_service import engines
-from grammar_service.cache import CompiledGrammar, GrammarCache
+from grammar_service.cache import CompiledGrammar, GrammarCache, NegativeCache
 from grammar_service.compile import Compiled as Finished
-from grammar_service.compile import Compiler, Task, plan_of
+from grammar_service.compile import Compiler, Task
 from grammar_service.config import GrammarSettings
+from grammar_service.isolation import Isolation
 from grammar_service.links import Received
 from grammar_service.peer import UNKNOWN_PLAN, Peer
 from grammar_service.rows import RowStore
 from grammar_service.sessions import Sessions
 from grammar_service.stepper import Budget, Stepper
+from grammar_service.trial import TrialLimits
 from grammar_service.vocabularies import Assembly, Loaded, Vocabularies
 from grammar_service.walks import walk
 from shared import log
 from shared.errors import BadRequest, MaskstreamError
-from shared.guide import Guide, key_of
+from shared.guide import key_of
 from shared.protocol import (
     PROTOCOL_VERSION,
     Compile,
@@ -31,7 +33,6 @@ from shared.protocol import (
     Message,
     Open,
     Opened,
-    Plan,
     Ready,
     Step,
     VocabularyChunk,
@@ -73,7 +74,9 @@ class Admission:
         self._waiters: dict[GuideKey, list[Waiter]] = {}
         cores = os.cpu_count() or 1
         self._threads = settings.threads or cores
-        self._compiler = Compiler(settings.compile_jobs or cores, settings.compile_queue, _attempt, inbox)
+        self._refused = NegativeCache(settings.negative_cache_s)
+        self._isolation = Isolation(TrialLimits(settings.compile_timeout_s, settings.compile_memory_bytes, settings.step_hard_s))
+        self._compiler = Compiler(settings.compile_jobs or cores, settings.compile_queue, self._isolation.attempt, inbox)
 
     def handlers(self) -> dict[type, Callable[[Peer, Any], None]]:
         """Handlers by message type."""
@@ -90,7 +93,9 @@ class Admission:
         return len(self._vocabularies)
 
     def close(self) -> None:
+        """Ends the compile threads and the zygote."""
         self._compiler.close()
+        self._isolation.close()
 
     def handle(self, event: Any, peers: Iterable[Peer]) -> None:
         """An event of one of the other threads."""
@@ -143,6 +148,7 @@ class Admission:
         outcome: Loaded | MaskstreamError
         try:
             vocabulary = from_wire(data, fingerprint)
+            self._isolation.load(fingerprint, data)
             rows = RowStore(vocabulary.size, self._settings.row_bytes)
             outcome = Loaded(fingerprint, vocabulary.size, engines.load(vocabulary, threads=self._threads), rows)
         except MaskstreamError as error:
@@ -156,6 +162,7 @@ class Admission:
         if isinstance(event.outcome, Loaded):
             for dropped in self._vocabularies.put(event.outcome):
                 self._cache.forget_vocabulary(dropped)
+                self._isolation.drop(dropped)
         for peer in peers:
             if peer.fingerprint != event.fingerprint:
                 continue
@@ -165,9 +172,10 @@ class Admission:
                 self._send(peer.link, Ready(fingerprint=event.fingerprint, error=WireError.of(event.outcome)))
 
     def _ready(self, peer: Peer, loaded: Loaded) -> None:
+        rows = loaded.rows or RowStore(loaded.vocab_size, self._settings.row_bytes)
         peer.loaded = loaded
-        peer.sessions = Sessions(loaded.rows, walk)
-        peer.stepper = Stepper(loaded.engines, loaded.rows, Budget(self._settings.step_soft_s, self._settings.step_hard_s))
+        peer.sessions = Sessions(rows, walk)
+        peer.stepper = Stepper(loaded.engines, rows, Budget(self._settings.step_soft_s, self._settings.step_hard_s))
         self._send(peer.link, Ready(fingerprint=loaded.fingerprint))
 
     # ---- compilations ----
@@ -182,14 +190,18 @@ class Admission:
         if grammar is not None:
             self._compiled(peer, message.key, grammar, 0.0, cached=True)
             return
-        self._submit(Task(key, message.client, peer.loaded, message.guide), Waiter(peer.link, message.key))
+        self._submit(peer, Task(key, message.client, peer.loaded, message.guide), Waiter(peer.link, message.key))
 
-    def _submit(self, task: Task, waiter: Waiter | None) -> None:
+    def _submit(self, peer: Peer, task: Task, waiter: Waiter | None) -> None:
         try:
+            if (known := self._refused.get(task.key, time.monotonic())) is not None:
+                raise known
             self._compiler.submit(task)
         except MaskstreamError as error:
             if waiter is not None:
                 self._refuse(waiter, error)
+            else:
+                self._fail_opens(task.key, error, [peer])
             return
         if waiter is not None:
             self._waiters.setdefault(task.key, []).append(waiter)
@@ -209,6 +221,7 @@ class Admission:
         by_link = {peer.link: peer for peer in peers}
         waiters = self._waiters.pop(event.key, [])
         if isinstance(event.outcome, MaskstreamError):
+            self._refused.put(event.key, event.outcome, time.monotonic())
             for waiter in waiters:
                 self._refuse(waiter, event.outcome, event.compile_ms)
             self._fail_opens(event.key, event.outcome, by_link.values())
@@ -247,7 +260,7 @@ class Admission:
         else:
             peer.plans[message.plan_digest] = plan
             peer.wait(message)
-            self._submit(Task((peer.fingerprint, message.plan_digest.hex()), peer.worker, peer.loaded, plan), None)
+            self._submit(peer, Task((peer.fingerprint, message.plan_digest.hex()), peer.worker, peer.loaded, plan), None)
 
     def _opened(self, peer: Peer, message: Open, error: WireError) -> None:
         self._send(peer.link, Opened(handle=message.handle, epoch=message.epoch, error=error))
@@ -269,10 +282,3 @@ class Admission:
             if peer.fingerprint == key[0] and len(key[1]) == 16:
                 for waiting in peer.ready(bytes.fromhex(key[1])):
                     self._opened(peer, waiting.open, WireError.of(error))
-
-
-def _attempt(task: Task) -> Plan:
-    """Plans a guide in this process."""
-    if isinstance(task.work, Guide):
-        return plan_of(task.work, {name: engine.version for name, engine in task.loaded.engines.items()})
-    return task.work

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from grammar_service.engines.base import GrammarMatcherFactory
 from shared import metrics
+from shared.errors import CompileCrashed, CompileTimeout, MaskstreamError
 from shared.protocol import Plan
 
 ENTRY_BYTES = 1_000  # the key, the plan's fields and the table's own share
@@ -23,6 +24,27 @@ class CompiledGrammar(NamedTuple):
     def num_bytes(self) -> int:
         """What it occupies: the engine's part and the plan's text."""
         return self.factory.memory_bytes + len(self.plan.text.encode("utf-8", "surrogatepass")) + ENTRY_BYTES
+
+
+class NegativeCache:
+    """Errors of guides that took too long or crashed, for ``life_s``: not tried again meanwhile. At most ``max_entries``."""
+
+    def __init__(self, life_s: float, max_entries: int = 10_000) -> None:
+        self._life_s = life_s
+        self._max_entries = max_entries
+        self._entries: OrderedDict[tuple[str, str], tuple[float, MaskstreamError]] = OrderedDict()
+
+    def get(self, key: tuple[str, str], now_s: float) -> MaskstreamError | None:
+        until_s, error = self._entries.get(key, (0.0, None))
+        return error if now_s < until_s else None
+
+    def put(self, key: tuple[str, str], error: MaskstreamError, now_s: float) -> None:
+        """Keeps an error of a kind that says nothing better will come of a second try."""
+        if isinstance(error, (CompileTimeout, CompileCrashed)) and self._life_s > 0:
+            self._entries[key] = (now_s + self._life_s, error)
+            self._entries.move_to_end(key)
+            if len(self._entries) > self._max_entries:
+                self._entries.popitem(last=False)
 
 
 Key = tuple[str, bytes]

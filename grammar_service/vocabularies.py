@@ -21,7 +21,7 @@ class Loaded(NamedTuple):
     fingerprint: str
     vocab_size: int
     engines: dict[str, Engine]
-    rows: RowStore
+    rows: RowStore | None  # None where no session is held (the processes that try guides)
 
 
 class Assembly:
