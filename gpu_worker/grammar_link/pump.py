@@ -31,7 +31,6 @@ from gpu_worker.grammar_link.events import (
 from gpu_worker.grammar_link.router import Router
 from gpu_worker.grammar_link.ticket import StepTicket
 from shared import log, metrics, protocol
-from shared.bitmask import RowKind
 from shared.clock import Clock
 from shared.errors import BadRequest, MaskstreamError, WorkerLost
 from shared.protocol import StepAnswer, VocabularyChunk, WorkerMessage
@@ -160,8 +159,6 @@ class Pump(threading.Thread):
             )
             return self._send(action.peer, chunk)
         if isinstance(action, Deliver):
-            for row in action.entry.rows:
-                metrics.mask_rows_total.labels(RowKind(row.kind).name.lower()).inc()
             self._deliveries.deliver(action, frames)
         elif isinstance(action, Redeliver):
             self._deliveries.redeliver(action.session)

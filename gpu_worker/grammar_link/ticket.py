@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 
 from gpu_worker.grammar_link.rows import Frame, write_rows
 from gpu_worker.grammar_link.walks import HELD, Outcome, SessionId, Walk, WalkStatus
-from shared import metrics
 from shared.bitmask import Words
 from shared.errors import MaskstreamError
 from shared.protocol import StepAnswerEntry
@@ -47,7 +46,6 @@ class StepTicket:
         holding = self._walks.keys() - self._outcomes.keys()
         self._held.difference_update(self._walks)
         self._held.update(holding)
-        metrics.holds_total.inc(len(holding))
         return {session: self._outcomes.get(session, HELD) for session in self._walks}
 
     @property

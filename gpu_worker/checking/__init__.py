@@ -1,0 +1,1 @@
+"""Runs guides and texts through grammar services, by the mask: what ``maskstream check`` and ``maskstream explain`` do."""
