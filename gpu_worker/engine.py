@@ -145,9 +145,9 @@ class Engine:
             self._enqueue(state)
             return
         try:
-            future = self._link.compile(
-                request.guide, client=request.client.hex(), deadline_s=request.deadline_s - self._clock.now_s()
-            )
+            # The request's own deadline ends it; the link's is a second behind, so that the error says "deadline".
+            left_s = request.deadline_s - self._clock.now_s() + 1.0
+            future = self._link.compile(request.guide, client=request.client.hex(), deadline_s=left_s)
         except MaskstreamError as error:
             self._end(state, error)
             return
