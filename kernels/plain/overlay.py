@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels.plain.masks import Columns
@@ -49,18 +50,30 @@ class Overlay:
         x = x.copy()
         if self.bias is not None and self.bias.values is not None:
             span = self.bias.span(row)
-            for token, value in zip(self.bias.ids[span].tolist(), self.bias.values[span].numpy(), strict=True):
-                at = tokens == token
-                x[at] = _add(x[at], value)
+            _add_bias(x, tokens, self.bias.ids[span].numpy(), self.bias.values[span].numpy())
         if self.penalties is not None:
             x = self.penalties.apply(row, tokens, x, float(_FLT_MAX))
         if self.bans is not None:
-            x[np.isin(tokens, self.bans.ids[self.bans.span(row)].numpy())] = -np.inf
+            x[_place(tokens, self.bans.ids[self.bans.span(row)].numpy()) >= 0] = -np.inf
         return x
 
 
-def _add(x: F32, value: np.float32) -> F32:
+def _place(tokens: Columns, ids: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Where in the list each token stands, -1 for most; linear in both lengths, whatever their order."""
+    place = np.full(int(tokens.max(initial=-1)) + 1, -1, dtype=np.int32)
+    inside = (ids >= 0) & (ids < place.size)
+    place[ids[inside]] = np.flatnonzero(inside)
+    return place[tokens]
+
+
+def _add_bias(x: F32, tokens: Columns, ids: NDArray[np.int32], values: F32) -> None:
+    place = _place(tokens, ids)
+    at = np.flatnonzero(place >= 0)
+    x[at] = _add(x[at], values[place[at]])
+
+
+def _add(x: F32, value: F32) -> F32:
     with np.errstate(over="ignore", invalid="ignore"):
         total = x + value
-    bounded = np.clip(total, -_FLT_MAX, _FLT_MAX) if np.isfinite(value) else total
+    bounded = np.where(np.isfinite(value), np.clip(total, -_FLT_MAX, _FLT_MAX), total)
     return np.where(np.isfinite(x), bounded, x)

@@ -125,14 +125,14 @@ def test_early_stopping(early_stopping, length_penalty, live, done):  # spec 108
 
 def test_the_pool_keeps_the_best_and_the_older_of_equals():  # spec 108
     state, p = BeamState.start(1, 2, LONGEST), params(2, early_stopping=2, length_penalty=0.0, max_length=9)
-    for score in (-2.0, -1.0, -1.0, -0.5):
+    for turn, score in enumerate((-2.0, -1.0, -1.0, -0.5)):
         state.cum[0] = torch.tensor([0.0, -INF])
         state.length[0], state.done[0] = 1, False
-        state.tokens[0, 0, 0] = int(-score * 2)
+        state.tokens[0, 0, 0] = turn
         rows = torch.full((1, 2, V), -INF)
         rows[0, 0, 0], rows[0, 0, 1] = score, -0.1
         beam_step(rows, state, p)
-    assert state.pool_cum.tolist() == [[-0.5, -1.0]] and state.pool_tokens[0, :, 0].tolist() == [1, 2]
+    assert state.pool_cum.tolist() == [[-0.5, -1.0]] and state.pool_tokens[0, :, 0].tolist() == [3, 1]
 
 
 def test_requests_do_not_meet():

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.reference import RowStatus, SampleRows, SampleStatus, apply_bitmask, sample
+from kernels.plain.keep import Kept, draw
+from kernels.reference import RowStatus, SampleRows, SampleStatus, apply_bitmask, random_bits, sample
 from tests.reference_oracle import pack
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
@@ -221,3 +222,17 @@ def test_wrong_parameters_are_refused_by_name():  # spec 83
         sample(torch.zeros(2, 5), SampleRows.uniform(3), vocab_size=5)
     with pytest.raises(ValueError, match="no bitmask"):
         sample(torch.zeros(1, 5), SampleRows.uniform(1), vocab_size=5, row_status=torch.ones(1, dtype=torch.int32))
+
+
+def test_the_draw_takes_the_first_running_mass_above_the_target():
+    kept = Kept(np.array([2, 5, 7, 9]), np.array([0, 1, 0, 3], dtype=np.uint64), 4, 0.0, 9, 0.0, 1.0)
+    shares = [(0, 5), ((1 << 62) - 1, 5), (1 << 62, 9), ((1 << 64) - 1, 9)]
+    assert [draw(kept, bits) for bits, _ in shares] == [column for _, column in shares]
+
+
+@pytest.mark.parametrize("purpose", [0, 1, 4])
+def test_the_bits_are_those_of_seed_offset_and_purpose(purpose):  # spec 88, R18
+    seed, offset = (1 << 64) - 77, (1 << 40) + 5
+    bits = int(random_bits(np.uint64(seed), np.uint64(offset), np.uint64(purpose)))
+    result = sample(torch.zeros(1, 4096), SampleRows.uniform(1, seed=seed, offset=offset, purpose=purpose), vocab_size=4096)
+    assert result.token.tolist() == [bits >> 52]

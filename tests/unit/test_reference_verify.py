@@ -1,9 +1,11 @@
 """Verification of drafts: chains, trees, dead and held rows, the invariants of acceptance."""
 
+import numpy as np
 import pytest
 import torch
 
-from kernels.reference import Drafts, SampleInputs, SampleRows, SampleStatus, sample, verify
+from kernels.plain.distribution import Distribution
+from kernels.reference import Drafts, Purpose, SampleInputs, SampleRows, SampleStatus, random_bits, sample, verify
 
 INF, NAN = float("-inf"), float("nan")
 V = 12
@@ -59,8 +61,8 @@ def test_greedy_tree_takes_the_longest_path_the_first_on_ties():  # spec 120
 
 
 def test_a_parent_that_comes_later_is_unreachable():
-    result = verify(greedy([4, 5, 6]), Drafts(i32([[4, 5]]), i32([2]), i32([[2, 0]])))
-    assert result.tokens[0].tolist() == [4, -1, -1]
+    result = verify(greedy([4, 5, 6]), Drafts(i32([[6, 4]]), i32([2]), i32([[2, 0]])))
+    assert result.tokens[0].tolist() == [4, 6, -1]
 
 
 @pytest.mark.parametrize("one_hot", [True, False])
@@ -132,6 +134,30 @@ def test_one_hot_drafts_give_the_tokens_of_plain_decoding(params, num_drafts):  
         text += result.tokens[0, : int(result.emitted[0])].tolist()
     assert text[:25] == plain
     assert num_drafts == 0 or rounds < 24
+
+
+def test_siblings_bit_by_bit():  # spec R10, R18
+    """Two siblings and the residual, replayed from the bits of the row's own offset."""
+    p, q = torch.tensor([[0.5, 0.05, 0.45]]).log(), torch.tensor([[0.4, 0.5, 0.1]]).log()
+    kept = [SampleInputs(x, SampleRows.uniform(1), 3).live(0).kept for x in (p, q)]
+    whole, drafted = (Distribution(k.columns, k.masses.astype(object), k.total) for k in kept)
+    left = whole.residual(drafted)
+    for offset in range(0, 300, 3):
+        drafts = [1, offset // 3 % 3]
+
+        def bits(purpose, branch=0, offset=offset):
+            return int(random_bits(np.uint64(9), np.uint64(offset), np.uint64(purpose), np.uint64(branch)))
+
+        if whole.accepts(drafted, drafts[0], bits(Purpose.ACCEPT)):
+            wanted = [drafts[0], 1]
+        elif left.accepts(drafted, drafts[1], bits(Purpose.ACCEPT, 1)):
+            wanted = [drafts[1], 2]
+        else:
+            wanted = [left.residual(drafted).draw(bits(Purpose.RESIDUAL)), -1]
+        rows = SampleRows.uniform(3, seed=9, offset=offset)
+        result = verify(SampleInputs(p.repeat(3, 1), rows, 3), Drafts(i32([drafts]), i32([2]), i32([[0, 0]])),
+                        SampleInputs(q.repeat(2, 1), SampleRows.uniform(2), 3))
+        assert [int(result.tokens[0, 0]), int(result.nodes[0, 0])] == wanted
 
 
 def test_wrong_row_counts_are_refused():
