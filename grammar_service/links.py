@@ -50,8 +50,11 @@ class _Link:
     def __init__(self, number: int, address: str, context: zmq.Context[Any], insecure: bool) -> None:
         self.number = number
         self.address = address
-        self.dealer: zmq.Socket[bytes] = connect_dealer(context, address, insecure=insecure)
-        self.monitor: zmq.Socket[bytes] = self.dealer.get_monitor_socket(EVENTS)
+        self.monitor: zmq.Socket[bytes]
+        self.dealer: zmq.Socket[bytes] = connect_dealer(context, address, insecure=insecure, watch=self._watch)
+
+    def _watch(self, dealer: zmq.Socket[bytes]) -> None:
+        self.monitor = dealer.get_monitor_socket(EVENTS)
 
     def close(self) -> None:
         self.dealer.disable_monitor()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket as stdlib_socket
+from collections.abc import Callable
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -48,13 +49,20 @@ def bind_router(context: zmq.Context[SocketT], address: str, *, insecure: bool, 
     return socket
 
 
-def connect_dealer(context: zmq.Context[SocketT], address: str, *, insecure: bool = True, high_water_mark: int = 1_000) -> SocketT:
-    """DEALER connected to ``address``; its identity is random, fresh for each connection (HANDOVER is never needed)."""
+def connect_dealer(
+    context: zmq.Context[SocketT], address: str, *, insecure: bool = True, high_water_mark: int = 1_000,
+    watch: Callable[[SocketT], None] | None = None,
+) -> SocketT:  # fmt: skip
+    """DEALER connected to ``address``; its identity is random, fresh for each connection (HANDOVER is never needed).
+
+    ``watch`` gets the socket before it connects: a monitor that is attached later can miss the first handshake."""
     check_address(address)
     check_exposure(address, insecure)
     socket = context.socket(zmq.DEALER)
     configure(socket, high_water_mark=high_water_mark)
     socket.setsockopt(zmq.IMMEDIATE, 1)  # nothing is queued for a peer that is not there
+    if watch is not None:
+        watch(socket)
     try:
         socket.connect(address)
     except zmq.ZMQError as error:
