@@ -16,8 +16,8 @@ _JSON_TEXT = ("json_schema", "structural_tag")
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``guide`` is the value as a request carries it (its JSON text is kept as written). ``must_refuse``: admission must answer with
-    a clear error; ``may_refuse``: enforce exactly or refuse by name. ``generate`` builds a guide too large to write down."""
+    """``guide`` is the value as a request carries it (its JSON text is kept as written). ``must_refuse``: admission must answer
+    with a clear error; ``may_refuse``: enforce exactly or refuse by name. ``generate`` builds a guide too large to write down."""
 
     id: str
     kind: str

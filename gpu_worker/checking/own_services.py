@@ -13,7 +13,7 @@ from shared.errors import WorkerLost
 from shared.processes import Processes
 from shared.tokenizer import Vocabulary
 
-START_S = 60.0
+START_S = 120.0
 
 
 @contextmanager

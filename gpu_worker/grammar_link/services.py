@@ -98,7 +98,11 @@ class Services:
         service.abandoned.clear()
 
     def silent(self, now_s: float) -> list[Service]:
-        return [s for s in self if now_s - s.heard_s >= self._settings.dead_after_s]
+        return [s for s in self if now_s - s.heard_s >= self._patience_s(s)]
+
+    def _patience_s(self, service: Service) -> float:
+        """One that is not ready works on the vocabulary, is silent meanwhile, and holds nothing."""
+        return self._settings.dead_after_s if service.ready else self._settings.start_after_s
 
     def to_ping(self, now_s: float) -> list[Service]:
         """Services silent for an interval since their last sign of life and the last ping."""

@@ -18,6 +18,7 @@ class LinkSettings(Settings, frozen=True, kw_only=True):
         float, Meta(gt=0, description="patience with an unanswered session before it is replayed elsewhere")
     ] = 1.0
     dead_after_s: Annotated[float, Meta(gt=0, description="silence after which a grammar service counts as dead")] = 2.5
+    start_after_s: Annotated[float, Meta(gt=0, description="silence allowed to a service that takes in the vocabulary")] = 120.0
     ping_interval_s: Annotated[float, Meta(gt=0, description="ping a silent service that owes nothing this often")] = 0.5
     probe_interval_s: Annotated[float, Meta(gt=0, description="ping a silent service that owes an answer this often")] = 0.1
     orphan_after_s: Annotated[float, Meta(gt=0, description="how long a running text waits for a service that offers its plan")] = (
