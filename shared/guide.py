@@ -76,7 +76,7 @@ def from_structured_outputs(spec: Mapping[str, Any]) -> Guide | None:
 def from_response_format(spec: Mapping[str, Any]) -> Guide | None:
     """OpenAI's spelling, ``{"type": ..., ...}``; ``text`` means no guide."""
     kind_name = spec.get("type")
-    if kind_name not in _RESPONSE_FORMAT:
+    if not isinstance(kind_name, str) or kind_name not in _RESPONSE_FORMAT:
         raise BadRequest(f"unknown type {kind_name!r}; one of {', '.join(_RESPONSE_FORMAT)}", field="response_format.type")
     kind, value_name = _RESPONSE_FORMAT[kind_name]
     options = {name: value for name, value in spec.items() if name in _OPTION_FIELDS}

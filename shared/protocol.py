@@ -41,6 +41,11 @@ Milliseconds = Annotated[float, Meta(ge=0, le=1e9)]
 Logprob = Annotated[float, Meta(ge=-1e15, le=1e15)]
 
 
+def _own_version() -> int:
+    """A factory's value is always sent: a plain default would be left out, and the peer would take its own version for ours."""
+    return PROTOCOL_VERSION
+
+
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type"):
     """Base of all messages."""
 
@@ -89,7 +94,7 @@ class Generate(Message, tag="generate", frozen=True, kw_only=True):
     stream: bool = True
     verify: bool = False
     deadline_s: Seconds | None = None
-    protocol_version: int = PROTOCOL_VERSION
+    protocol_version: Count = msgspec.field(default_factory=_own_version)
 
 
 class Cancel(Message, tag="cancel", frozen=True, kw_only=True):
@@ -192,7 +197,7 @@ class HealthReply(Message, tag="health_reply", frozen=True, kw_only=True):
     version: Name
     requests: Annotated[list[RequestId], Meta(max_length=1 << 16)] = []
     nonce: Count = 0
-    protocol_version: int = PROTOCOL_VERSION
+    protocol_version: Count = msgspec.field(default_factory=_own_version)
 
 
 ClientMessage = Generate | Cancel | Health
@@ -231,7 +236,7 @@ class Hello(Message, tag="hello", frozen=True, kw_only=True):
     instance: Key
     engines: Annotated[dict[Name, Name], Meta(max_length=16)]
     max_outstanding_steps: Annotated[int, Meta(ge=1, le=1024)] = 8
-    protocol_version: int = PROTOCOL_VERSION
+    protocol_version: Count = msgspec.field(default_factory=_own_version)
 
 
 class Welcome(Message, tag="welcome", frozen=True, kw_only=True):
@@ -247,7 +252,7 @@ class Welcome(Message, tag="welcome", frozen=True, kw_only=True):
     pool_base: Handle = 0
     pool_rows: Handle = 0
     lease_s: Seconds = 60.0
-    protocol_version: int = PROTOCOL_VERSION
+    protocol_version: Count = msgspec.field(default_factory=_own_version)
 
 
 class VocabularyRequest(Message, tag="vocabulary_request", frozen=True, kw_only=True):

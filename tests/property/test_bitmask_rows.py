@@ -1,7 +1,7 @@
 """Rows at odd vocabulary sizes, against Python sets: nothing above V is seen, nothing below it is lost."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared import bitmask
@@ -24,6 +24,7 @@ def row_of(ids, size, dirty):
     return words
 
 
+@settings(deadline=None)
 @given(rows())
 def test_a_row_is_a_set(row):  # spec 21, 26
     size, ids, _, dirty = row
@@ -35,6 +36,7 @@ def test_a_row_is_a_set(row):  # spec 21, 26
     assert all(bitmask.is_set(words, i, size) == (i in ids) for i in range(-1, size + 33))
 
 
+@settings(deadline=None)
 @given(rows())
 def test_encode_and_decode(row):  # spec R13
     size, ids, stops, dirty = row
@@ -48,6 +50,7 @@ def test_encode_and_decode(row):  # spec R13
     assert smaller.get(encoded.kind, not smaller[RowKind.ALL])
 
 
+@settings(deadline=None)
 @given(rows(), st.data())
 def test_clearing_one_bit(row, data):
     size, ids, _, dirty = row

@@ -83,6 +83,7 @@ def test_text_beside_a_guide_is_one_guide():
         ({"type": "json"}, {"regex": "a"}, "response_format", "2 guides"),
         (None, {"regx": "a"}, "structured_outputs.regx", "one of json"),
         ({"type": "jason"}, None, "response_format.type", "one of json_object"),
+        ({"type": []}, None, "response_format.type", "one of json_object"),
         ({"type": "regex"}, None, "response_format.pattern", "takes a string"),
         ({"type": "regex", "pattern": "a", "patern": 1}, None, "response_format.patern", "unknown field"),
         ({"type": "json_schema", "json_schema": {"name": "x"}}, None, "response_format.json_schema.schema", "no schema"),
