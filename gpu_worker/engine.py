@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 from gpu_worker.config import WorkerSettings
 from gpu_worker.grammar_link import GrammarLink, StepTicket
-from shared.mailbox import Mailbox
 from gpu_worker.outcomes import Outcomes
 from gpu_worker.pipeline import MAX_IN_FLIGHT, Pipeline
 from gpu_worker.request import Request
@@ -25,6 +24,7 @@ from shared import log, metrics
 from shared.clock import Clock
 from shared.errors import MaskstreamError
 from shared.guide import key_of
+from shared.mailbox import Mailbox
 
 IDLE_WAIT_S = 0.1
 ALL_HELD_WAIT_S = 0.25

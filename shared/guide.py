@@ -40,6 +40,7 @@ _STRUCTURED_OUTPUTS: dict[str, str] = {
     "json": "json_schema", "json_object": "json_object", "regex": "regex", "choice": "choice", "grammar": "ebnf",
     "ebnf": "ebnf", "lark": "lark", "structural_tag": "structural_tag", "json_schema": "json_schema", "any_json": "json",
 }  # fmt: skip
+_SWITCHES = ("json_object", "any_json")  # false means "not asked for"; a json of false is the schema that nothing fits
 _RESPONSE_FORMAT: dict[str, tuple[str, str]] = {
     "json_object": ("json_object", ""), "json": ("json", ""), "json_schema": ("json_schema", "json_schema"),
     "regex": ("regex", "pattern"), "ebnf": ("ebnf", "grammar"), "lark": ("lark", "grammar"), "choice": ("choice", "choice"),
@@ -60,7 +61,7 @@ def from_structured_outputs(spec: Mapping[str, Any]) -> Guide | None:
     """vLLM's spelling: one of json, json_object, regex, choice, ... beside options such as ``engine``. None if none is given."""
     options = {name: value for name, value in spec.items() if name in _OPTION_FIELDS}
     # A false json_object means "not asked for"; an empty choice list is asked for and wrong.
-    given = [n for n in spec if n not in _OPTION_FIELDS and spec[n] is not None and not (spec[n] is False and "json" in n)]
+    given = [n for n in spec if n not in _OPTION_FIELDS and spec[n] is not None and not (spec[n] is False and n in _SWITCHES)]
     unknown = [name for name in given if name not in _STRUCTURED_OUTPUTS]
     if unknown:
         raise BadRequest(
