@@ -44,9 +44,7 @@ class RequestInProgress:
     def failed(self, error: MaskstreamError) -> Failed:
         """The bad ending, with what the first choice had."""
         first = self.sequences[0]
-        return Failed(
-            request_id=self.request.request_id, error=WireError.of(error), token_ids=first.tokens, text=first.text + first.cut()
-        )
+        return Failed(request_id=self.request.request_id, error=WireError.of(error), token_ids=first.tokens, text=first.cut())
 
     def usage(self) -> Usage:
         started = [s.first_token_s for s in self.sequences if s.first_token_s]

@@ -113,7 +113,7 @@ class Sequence:
         elif self.stops.found is not None:
             self.finish = Finish("stop", self.stops.found)
         self.text += piece
-        return piece
+        return piece if self.request.params.detokenize else ""
 
     def _delta(self, text: str, token_ids: list[int], logprobs: list[TokenLogprob] | None) -> Delta:
         number, self.deltas = self.deltas, self.deltas + 1
@@ -123,10 +123,9 @@ class Sequence:
         )  # fmt: skip
 
     def cut(self) -> str:
-        """Text held back, shown where the sequence is cut short."""
-        piece = self.stops.push(self.detokenizer.flush()) + self.stops.flush()
-        self.text += piece
-        return piece
+        """The text so far with what was held back, where the sequence is cut short; empty without ``detokenize``."""
+        self.text += self.stops.push(self.detokenizer.flush()) + self.stops.flush()
+        return self.text if self.request.params.detokenize else ""
 
     def choice(self, valid: bool | None) -> Choice:
         """The finished text. A grammar that has come to its end is told apart from a stop that came earlier."""

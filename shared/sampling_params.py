@@ -119,7 +119,7 @@ ALIASES: dict[str, str] = {
 NOT_YET: tuple[str, ...] = (
     "top_p_decay", "top_p_min", "top_p_reset_id", "repetition_penalty", "presence_penalty", "frequency_penalty",
     "prompt_ignore_length", "bad_words", "no_repeat_ngram_size", "logit_bias", "allowed_token_ids", "stop_token_sequences",
-    "prompt_logprobs", "return_context_logits", "return_generation_logits", "use_beam_search", "beam_width_array",
+    "logprobs_mode", "prompt_logprobs", "return_context_logits", "return_generation_logits", "use_beam_search", "beam_width_array",
     "beam_search_diversity_rate", "length_penalty", "early_stopping", "exclude_input_from_output", "thinking_token_budget",
     "logits_processors",
 )  # fmt: skip

@@ -149,7 +149,8 @@ def test_a_seed_beyond_64_bits():  # spec 90: never clamped
 NOT_NEUTRAL = {
     "top_p_decay": 0.9, "top_p_min": 0.1, "top_p_reset_id": 3, "repetition_penalty": 1.1, "presence_penalty": 0.5,
     "frequency_penalty": -0.5, "prompt_ignore_length": 2, "bad_words": ["x"], "no_repeat_ngram_size": 3, "logit_bias": {"4": 1.0},
-    "allowed_token_ids": [1], "stop_token_sequences": [[1, 2]], "prompt_logprobs": 1, "return_context_logits": True,
+    "allowed_token_ids": [1],
+    "logprobs_mode": "processed", "stop_token_sequences": [[1, 2]], "prompt_logprobs": 1, "return_context_logits": True,
     "return_generation_logits": True, "use_beam_search": True, "beam_width_array": [2], "beam_search_diversity_rate": 0.5,
     "length_penalty": 0.5, "early_stopping": 0, "exclude_input_from_output": False, "thinking_token_budget": 5,
     "logits_processors": ["x"],
