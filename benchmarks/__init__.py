@@ -1,0 +1,1 @@
+"""Measurements, never tests. ``python -m benchmarks NAME`` prints a table and writes JSON beside ``benchmarks/RESULTS.md``."""
