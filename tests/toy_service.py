@@ -6,7 +6,9 @@ function of the prefix alone, so every service gives the same.
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 import uuid
 from collections.abc import Callable
 
@@ -43,6 +45,7 @@ from shared.protocol import (
 from shared.sockets import connect_dealer
 from shared.tokenizer import Vocabulary, from_wire
 
+HELLO_AFTER_S = 0.4  # the link pings more often than that: silence means a new connection
 STOP = 99
 VOCAB_SIZE = 100
 ENGINES = {"toy": "1"}
@@ -137,6 +140,8 @@ class ToyService(threading.Thread):
     def run(self) -> None:
         context = zmq.Context()
         self._socket = connect_dealer(context, self._address)
+        self._heard_s, self._instance = time.monotonic(), uuid.uuid4().hex
+        self._socket.poll(1_000, zmq.POLLOUT)
         self._hello()
         try:
             while not self._stop_event.is_set():
@@ -147,16 +152,21 @@ class ToyService(threading.Thread):
                     self._is_mute.set()
                     self._stop_event.wait(0.01)
                 elif self._socket.poll(10):
+                    self._heard_s = time.monotonic()
                     self._act(protocol.decode_worker(self._socket.recv_multipart()[0]))
+                elif time.monotonic() - self._heard_s > HELLO_AFTER_S:
+                    self._heard_s = time.monotonic()
+                    self._hello()
         finally:
             self._socket.close(0)
             context.term()
 
     def _hello(self) -> None:
-        self._send(Hello(service=self.name, instance=uuid.uuid4().hex, engines=self._engines, max_outstanding_steps=self._credit))
+        self._send(Hello(service=self.name, instance=self._instance, engines=self._engines, max_outstanding_steps=self._credit))
 
     def _send(self, message: protocol.Message, frames: list[bytes] | None = None) -> None:
-        self._socket.send_multipart([protocol.encode(message), *(frames or [])])
+        with contextlib.suppress(zmq.Again):  # not connected: what it would have said is asked for again
+            self._socket.send_multipart([protocol.encode(message), *(frames or [])], zmq.NOBLOCK)
 
     def _act(self, message: protocol.WorkerMessage) -> None:
         if isinstance(message, Welcome):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gpu_worker.grammar_link.events import Action, AskCompile, CompileEnded, Count, Send
 from gpu_worker.grammar_link.placement import ranking
 from gpu_worker.grammar_link.plans import Flight, PlanBook
 from gpu_worker.grammar_link.services import Service, Services
 from gpu_worker.grammar_link.settings import LinkSettings
 from shared.errors import CompileCrashed, CompileTimeout, MaskstreamError, Overloaded
-from shared.protocol import Compile, Compiled
+from shared.protocol import Compile, Compiled, WorkerMessage
 
 
 class CompileDesk:
@@ -39,12 +41,13 @@ class CompileDesk:
         for waiter in self._plans.land(compiled, now_s):
             self._actions.append(CompileEnded(waiter, None if error else compiled, error))
 
-    def lost(self, service: Service) -> list[str]:
-        """A service is gone: the keys that it was compiling, now waiting for another."""
+    def lost(self, service: Service, unsent: Sequence[WorkerMessage]) -> list[str]:
+        """A service is gone: what it was compiling waits for another; gives the keys that had reached it."""
         flights = [flight for flight in self._plans.flights.values() if flight.peer == service.peer]
         for flight in flights:
             flight.peer = None
-        return [flight.key for flight in flights]
+        never_came = {message.key for message in unsent if isinstance(message, Compile)}
+        return [flight.key for flight in flights if flight.key not in never_came]
 
     def poison(self, key: str, now_s: float) -> None:
         """A guide that ended two services: refused from now on."""

@@ -23,10 +23,12 @@ class Received(NamedTuple):
 
 
 class SendFailed(NamedTuple):
-    """A message could not be handed over: the peer is gone (EHOSTUNREACH) or takes nothing (EAGAIN)."""
+    """A message could not be handed over: the peer is gone (EHOSTUNREACH) or takes nothing (EAGAIN). ``unsent`` are this message
+    and those that were to follow it: what they carry never reached the peer."""
 
     peer: Peer
     reason: str
+    unsent: tuple[WorkerMessage, ...] = ()
 
 
 class AskCompile(NamedTuple):

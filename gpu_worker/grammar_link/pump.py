@@ -145,6 +145,7 @@ class Pump(threading.Thread):
             while actions:
                 failed = self._act(actions.popleft(), frames)
                 if failed is not None:
+                    failed, actions = _with_what_follows(failed, actions)
                     actions.extend(self._router.handle(failed, self._clock.now_s()))
         except Exception:  # one message may not end the link of all others
             metrics.frame_rejected_total.labels("internal").inc()
@@ -172,23 +173,30 @@ class Pump(threading.Thread):
             _count(action)
         return None
 
-    def _send(self, peer: bytes, message: WorkerMessage | VocabularyChunk) -> SendFailed | None:
+    def _send(self, peer: bytes, message: WorkerMessage) -> SendFailed | None:
         try:
             self._socket.send_multipart([peer, protocol.encode(message)], zmq.NOBLOCK)
         except zmq.Again:
             metrics.dropped_total.labels("full").inc()
-            return SendFailed(peer, "full")
+            return SendFailed(peer, "full", (message,))
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
             metrics.dropped_total.labels("gone").inc()
-            return SendFailed(peer, "gone")
+            return SendFailed(peer, "gone", (message,))
         return None
 
     def _peer_changed(self, change: PeerChanged) -> None:
         self._log.info("grammar service", service=change.service, up=change.up)
         self.service_names = tuple(sorted(service.name for service in self._router.services if service.ready))
         metrics.peer_up.labels(change.service).set(int(change.service in self.service_names))
+
+
+def _with_what_follows(failed: SendFailed, actions: deque[Action]) -> tuple[SendFailed, deque[Action]]:
+    """What else was to go to the peer is unsent as well."""
+    unsent = [action.message for action in actions if isinstance(action, Send) and action.peer == failed.peer]
+    rest = deque(action for action in actions if not (isinstance(action, Send) and action.peer == failed.peer))
+    return failed._replace(unsent=(*failed.unsent, *unsent)), rest
 
 
 def _count(action: Count) -> None:

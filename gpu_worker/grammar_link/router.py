@@ -37,13 +37,16 @@ from shared.protocol import (
     Drain,
     Hello,
     HelloAgain,
+    Open,
     Opened,
     Ping,
     Pong,
     Ready,
+    Step,
     StepAnswer,
     VocabularyRequest,
     Welcome,
+    WorkerMessage,
 )  # fmt: skip
 
 GUILTY = ("silent", "send_failed")
@@ -69,7 +72,7 @@ class Router:
         if isinstance(event, Received):
             self._received(event, now_s)
         elif isinstance(event, SendFailed):
-            self._drop(event.peer, "send_failed", now_s)
+            self._drop(event.peer, "send_failed", now_s, event.unsent)
         elif isinstance(event, AskCompile):
             self.compiling.ask(event, now_s)
         elif isinstance(event, SubmitStep):
@@ -165,7 +168,7 @@ class Router:
         self.compiling.place_waiting(now_s)
         self.sessions.dispatcher.place_waiting()
 
-    def _drop(self, peer: Peer, reason: str, now_s: float) -> None:
+    def _drop(self, peer: Peer, reason: str, now_s: float, unsent: tuple[WorkerMessage, ...] = ()) -> None:
         """A connection is over: its sessions and compilations go on elsewhere."""
         if self.services.get(peer) is None:
             return
@@ -173,8 +176,8 @@ class Router:
         if service.ready:
             self._actions.append(PeerChanged(service.name, False))
         guilty = reason in GUILTY
-        compiled_keys = self.compiling.lost(service)
-        for key in self.sessions.lost(service, compiled_keys, guilty):
+        compiled_keys = self.compiling.lost(service, unsent)
+        for key in self.sessions.lost(service, compiled_keys, guilty, _carried(unsent)):
             self.compiling.poison(key, now_s)
         self.compiling.place_waiting(now_s)
         self.sessions.dispatcher.place_waiting()
@@ -187,3 +190,10 @@ class Router:
             self._actions.append(Send(service.peer, Ping(nonce=self._nonce)))
         self.compiling.expire(now_s)
         self.sessions.expire()
+
+
+def _carried(messages: tuple[WorkerMessage, ...]) -> frozenset[int]:
+    """The sessions that messages are about."""
+    opened = [message.handle for message in messages if isinstance(message, Open)]
+    walked = [entry.handle for message in messages if isinstance(message, Step) for entry in message.entries]
+    return frozenset(opened + walked)

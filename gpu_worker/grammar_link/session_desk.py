@@ -162,11 +162,11 @@ class SessionDesk:
 
     # ---- death, silence, drain -----------------------------------------------------------------------------------------------
 
-    def lost(self, service: Service, compiled_keys: Iterable[str], guilty: bool) -> list[str]:
-        """A connection is over. Gives the guide keys that fail by it."""
+    def lost(self, service: Service, compiled_keys: Iterable[str], guilty: bool, unsent: frozenset[SessionId]) -> list[str]:
+        """A connection is over; what is ``unsent`` cannot have caused it. Gives the guide keys that fail by it."""
         sessions = [self.by_id[session_id] for session_id in sorted(service.sessions)]
-        tested = [session.guide_key for session in sessions if session.session == self._lane.under_test]
-        suspects = [s for s in sessions if s.unanswered or not s.opened] if guilty else []
+        suspects = [s for s in sessions if (s.unanswered or not s.opened) and s.session not in unsent] if guilty else []
+        tested = [session.guide_key for session in suspects if session.session == self._lane.under_test]
         keys = tested or [*(s.guide_key for s in suspects), *compiled_keys, *service.abandoned]
         for session in sessions:
             self._lane.discard(session.session)

@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from gpu_worker.grammar_link import events
+from gpu_worker.grammar_link.pump import _with_what_follows
 from gpu_worker.grammar_link.router import Router
 from gpu_worker.grammar_link.settings import LinkSettings, VocabularyInfo
 from gpu_worker.grammar_link.walks import Walk
@@ -155,16 +156,18 @@ class World:
     def tell(self, event: events.Event) -> None:
         waiting = deque([event])
         while waiting:
-            for action in self.router.handle(waiting.popleft(), self.now_s):
-                failed = self._act(action)
-                if failed is not None:
-                    waiting.append(failed)
+            actions = deque(self.router.handle(waiting.popleft(), self.now_s))
             self.router.validate()
+            while actions:
+                failed = self._act(actions.popleft())
+                if failed is not None:
+                    failed, actions = _with_what_follows(failed, actions)
+                    waiting.append(failed)
 
     def _act(self, action: events.Action) -> events.SendFailed | None:
         if isinstance(action, events.Send):
             if action.peer not in self.services:
-                return events.SendFailed(action.peer, "gone")
+                return events.SendFailed(action.peer, "gone", (action.message,))
             self.services[action.peer].inbox.append(action.message)
         elif isinstance(action, events.Deliver):
             self._delivered(action)
