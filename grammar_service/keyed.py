@@ -11,7 +11,7 @@ C = TypeVar("C", bound=type)
 def keyed(cls: C) -> C:
     """Replaces the hash of a frozen dataclass by one that is computed once per object. Not for classes with slots."""
     names = [entry.name for entry in fields(cls) if entry.compare]
-    generated_eq = cls.__eq__
+    generated_eq: Any = cls.__eq__
 
     def cached_hash(self: Any) -> int:
         known = self.__dict__.get("_hash")

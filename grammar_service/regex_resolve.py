@@ -12,7 +12,19 @@ from functools import lru_cache
 
 from grammar_service.regex_syntax import Anchor, Choice, Look, RegexError, Repeat, Sequence, Syntax, parse_regex
 from grammar_service.regex_tree import (
-    ANY, ANY_TEXT, EMPTY, NEVER, Chars, Tree, alt, both, cat, chars, negate, nullable, rep,
+    ANY,
+    ANY_TEXT,
+    EMPTY,
+    NEVER,
+    Chars,
+    Tree,
+    alt,
+    both,
+    cat,
+    chars,
+    negate,
+    nullable,
+    rep,
 )  # fmt: skip
 
 
@@ -43,11 +55,10 @@ def _language(node: Syntax, rest: Tree, at_start: bool, wide: bool) -> Tree:
     match node:
         case Chars():
             return cat(node, rest)
-        case Anchor(False):
-            return rest if at_start else NEVER
-        case Anchor(True):
-            line_end = alt(EMPTY, chars((10, 10))) if wide else EMPTY
-            return both(rest, line_end)
+        case Anchor(end):
+            if not end:
+                return rest if at_start else NEVER
+            return both(rest, alt(EMPTY, chars((10, 10))) if wide else EMPTY)
         case Look(item, negative):
             ahead = _language(item, ANY_TEXT, at_start, wide)
             return both(negate(ahead) if negative else ahead, rest)
@@ -141,7 +152,7 @@ def _check_anchors(node: Syntax, first: bool, last: bool) -> None:
     parts = _children(node)
     if not isinstance(node, Sequence):
         for part in parts:
-            ends = isinstance(node, Choice) or isinstance(node, Repeat) and node.high == 1
+            ends = isinstance(node, Choice) or (isinstance(node, Repeat) and node.high == 1)
             _check_anchors(part, first and ends, last and ends)
         return
     for at, part in enumerate(parts):

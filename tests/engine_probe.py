@@ -6,7 +6,7 @@ import json
 import random
 from typing import Any
 
-from llguidance import LLMatcher, LLTokenizer, LLParserLimits
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from grammar_service.plan import Plan, plan_guide
 

@@ -73,7 +73,8 @@ def _some_keywords(draw: st.DrawFn, inner: st.SearchStrategy[Any]) -> dict[str, 
 
 
 def _schemas(depth: int) -> st.SearchStrategy[Any]:
-    leaf = st.booleans() | st.just({}) | st.fixed_dictionaries({"type": st.sampled_from(TYPES)}) | st.fixed_dictionaries({"const": SCALARS})
+    typed = st.fixed_dictionaries({"type": st.sampled_from(TYPES)})
+    leaf = st.booleans() | st.just({}) | typed | st.fixed_dictionaries({"const": SCALARS})
     return leaf if depth == 0 else leaf | _some_keywords(_schemas(depth - 1))
 
 

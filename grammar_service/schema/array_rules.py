@@ -7,10 +7,10 @@ from typing import Protocol
 
 from grammar_service.regex_language import texts_of
 from grammar_service.schema.arrays import Arrays, Counted
+from grammar_service.schema.case import Case
 from grammar_service.schema.expr import TRUE, Expr, Values, conj, exact, neg, values
 from grammar_service.schema.grammar import Distinct, Literal, Repeated, Rule, Sequence, Symbol, many, optional
 from grammar_service.schema.numbers import Numbers
-from grammar_service.schema.solver import Case
 from grammar_service.schema.texts import Texts, language
 
 MAX_STATES = 2_000

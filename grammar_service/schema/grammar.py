@@ -64,8 +64,8 @@ class Distinct:
 class Unordered:
     """Members in any order with commas between, each at most once; the first ``required`` of them must be there.
 
-    ``tail`` may stand anywhere between them, any number of times; ``end``, where given, must come last. Between ``low`` and
-    ``high`` members are written; bounds are given only where there is no tail.
+    ``tail`` may stand anywhere between them, any number of times; ``end``, where given, must come last. At most ``high`` of
+    all are written; at least ``low``, where all of the tail count as one, since they may share a name.
     """
 
     members: tuple[Sequence, ...]
@@ -74,6 +74,16 @@ class Unordered:
     end: Symbol | None = None
     low: int = 0
     high: int | None = None
+
+
+    def tail_places(self) -> int | None:
+        """How many of the tail are told apart: None where none needs to be, 1 where only "some" counts, else as many as
+        leave room for the members that a bound still asks for."""
+        if self.tail is None:
+            return 0
+        if self.high is None:
+            return 1 if self.low else None
+        return self.high - (self.end is not None) - max(self.required, self.low - 1)
 
 
 Symbol = Literal | Terminal | Rule | Repeated | Numeric | Distinct | Unordered
@@ -174,7 +184,8 @@ def _cut_unordered(symbol: Unordered, productive: set[str]) -> Unordered | None:
     others = [cut for member in symbol.members[symbol.required :] if (cut := _cut(member, productive)) is not None]
     kept = tuple(cut for cut in needed if cut is not None) + tuple(others)
     end_lost = symbol.end is not None and _cut((symbol.end,), productive) is None
-    if None in needed or end_lost or len(kept) + (symbol.end is not None) < symbol.low:
-        return None
     tail = symbol.tail if symbol.tail is not None and _cut((symbol.tail,), productive) is not None else None
+    reachable = len(kept) + (tail is not None or symbol.end is not None)
+    if None in needed or end_lost or reachable < symbol.low:
+        return None
     return replace(symbol, members=kept, tail=tail)

@@ -8,7 +8,16 @@ from collections.abc import Iterator
 from grammar_service.regex_print import to_lark
 from grammar_service.regex_tree import Tree
 from grammar_service.schema.grammar import (
-    Distinct, Grammar, Literal, Numeric, Repeated, Rule, Sequence, Symbol, Terminal, Unordered,
+    Distinct,
+    Grammar,
+    Literal,
+    Numeric,
+    Repeated,
+    Rule,
+    Sequence,
+    Symbol,
+    Terminal,
+    Unordered,
 )  # fmt: skip
 
 
@@ -71,22 +80,25 @@ class LarkText:
             at += 1
 
     def _unordered(self, symbol: Unordered, name: str) -> list[str]:
-        """Bit k of the parameter says that member k was written; the required members have the lowest bits."""
-        members = [self._sequence(member) for member in symbol.members]
-        conditions = [f"is_ones([0:{symbol.required}])"] if symbol.required else []
-        if symbol.low > symbol.required:
-            conditions.append(f"bit_count_ge(_, {symbol.low - (symbol.end is not None)})")
-        done = f" %if {_all(conditions)}" if conditions else ""
+        """Bit k of the parameter says that member k was written (the required ones have the lowest bits), the bits above
+        count the tail. Whoever is not required leaves room for those who are, so that no state is without a way on."""
+        width, needed = len(symbol.members), symbol.required
         end = "" if symbol.end is None else self._symbol(symbol.end)
-        room = [] if symbol.high is None else [f"bit_count_lt(_, {symbol.high})"]
-        more = [f'"," {member} {name}::set_bit({at}) %if {_all([f"bit_clear({at})", *room])}' for at, member in enumerate(members)]
-        first = [f"{member} {name}::{hex(1 << at)}" for at, member in enumerate(members)] if symbol.high != 0 else []
-        if symbol.tail is not None:
-            first.append(f"{self._symbol(symbol.tail)} {name}::0x0")
-            more.append(f'"," {self._symbol(symbol.tail)} {name}::_')
-        if not conditions or (symbol.low <= bool(end) and not symbol.required):
+        spare = None if symbol.high is None else symbol.high - needed - bool(end)
+        room = [] if spare is None else [f"bit_count_lt([{needed}:64], {spare})"]
+        members = [self._sequence(member) for member in symbol.members]
+        first = [f"{member} {name}::{hex(1 << at)}" for at, member in enumerate(members) if at < needed or spare != 0]
+        more = [f'"," {member} {name}::set_bit({at}) %if {_all([f"bit_clear({at})", *(room if at >= needed else [])])}'
+                for at, member in enumerate(members)]  # fmt: skip
+        tails = symbol.tail_places()
+        if symbol.tail is not None and tails != 0:
+            tail = self._symbol(symbol.tail)
+            first.append(f"{tail} {name}::{hex(1 << width if tails else 0)}")
+            more += [f'"," {tail} {name}::{step}' for step in _tail_steps(width, tails, symbol.high is None, room)]
+        if not needed and symbol.low <= bool(end):
             first.append(end or '""')
-        last = f'"," {end}{done}' if end else f'""{done}'
+        done = _done(symbol, f"[0:{width + bool(tails and not end)}]")
+        last = (f'"," {end}' if end else '""') + (f" %if {_all(done)}" if done else "")
         return [f"{name}_first: {' | '.join(first)}", f"{name}::_: {' | '.join([last, *more])}"]
 
     def _distinct(self, symbol: Distinct, name: str) -> list[str]:
@@ -104,3 +116,24 @@ def _all(conditions: list[str]) -> str:
     for condition in reversed(conditions[:-1]):
         found = f"and({condition}, {found})"
     return found
+
+
+def _tail_steps(width: int, tails: int | None, unbounded: bool, room: list[str]) -> list[str]:
+    """How the parameter goes on behind a free property."""
+    if tails is None:
+        return ["_"]
+    if unbounded:
+        return [f"set_bit({width})"]
+    steps: list[str] = []
+    for at in range(width, width + tails):
+        order = [] if at == width else [f"bit_set({at - 1})"]
+        steps.append(f"set_bit({at}) %if {_all([f'bit_clear({at})', *order, *room])}")
+    return steps
+
+
+def _done(symbol: Unordered, seen: str) -> list[str]:
+    """The conditions under which the object may end."""
+    conditions = [f"is_ones([0:{symbol.required}])"] if symbol.required else []
+    if symbol.low > symbol.required:
+        conditions.append(f"bit_count_ge({seen}, {symbol.low - (symbol.end is not None)})")
+    return conditions

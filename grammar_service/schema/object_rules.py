@@ -18,7 +18,7 @@ from grammar_service.schema.keys import Keys
 from grammar_service.schema.objects import Objects
 from grammar_service.schema.text_syntax import free_keys, key_tree, scalar_tree
 
-MAX_RULES = 8
+MAX_CLASSES = 128
 MAX_UNORDERED = 64
 OPEN, CLOSE, COLON = Literal("{"), Literal("}"), Literal(":")
 
@@ -54,6 +54,8 @@ def _placed(writer: Writer, case: Objects) -> list[tuple[Objects, tuple[Keys, Ex
 
 
 def _written(writer: Writer, case: Objects, last: tuple[Keys, Expr] | None) -> list[Sequence]:
+    if case.high is not None and len(case.required) > case.high:
+        return []
     members: list[Member] = []
     taken = case.names()
     for name in taken:
@@ -65,9 +67,11 @@ def _written(writer: Writer, case: Objects, last: tuple[Keys, Expr] | None) -> l
             return []
     tail = _tail_rule(writer, case, taken, None)
     end = None if last is None else _tail_rule(writer, case, taken, last)
-    if last is not None and end is None:
+    if last is not None and (end is None or case.high == len(case.required)):
         return []
-    if writer.any_order and (symbol := _unordered(case, members, tail, end)) is not None:
+    if tail and case.low > 1:
+        writer.narrower(f"#{case.origin}: of the properties that are not declared only one counts towards minProperties")
+    if writer.any_order and not _uncountable(case, members, tail) and (symbol := _unordered(case, members, tail, end)) is not None:
         return [(OPEN, symbol, CLOSE)]
     if len(members) > 1:
         writer.narrower(f"#{case.origin}: properties are written in the order of the schema")
@@ -76,19 +80,20 @@ def _written(writer: Writer, case: Objects, last: tuple[Keys, Expr] | None) -> l
     return [(OPEN, _counting(writer, case, members, tail, end), CLOSE)]
 
 
+def _uncountable(case: Objects, members: list[Member], tail: Symbol | None) -> bool:
+    """A lower bound that the declared members and one free property do not reach: refused by the counting rules."""
+    return tail is not None and case.low > len(members) + 1
+
+
 def _unordered(case: Objects, members: list[Member], tail: Symbol | None, end: Symbol | None) -> Unordered | None:
-    """Any order, where the engine's 64 bits can remember the members and no free property is counted."""
-    bounded = case.low > 0 or case.high is not None
-    if len(members) < 2 or len(members) > MAX_UNORDERED or (bounded and tail):
-        return None
-    if end is not None and case.high is not None:
+    """Any order, where the engine's 64 bits can remember the members and the counted free properties."""
+    low = case.low if case.low > sum(member.required for member in members) else 0
+    if len(members) < 2 or low > len(members) + (tail is not None or end is not None):
         return None
     needed = [member.body for member in members if member.required]
     others = [member.body for member in members if not member.required]
-    low = case.low if case.low > len(needed) else 0
-    if low > len(members) + (end is not None):
-        return None
-    return Unordered((*needed, *others), len(needed), tail, end, low, case.high)
+    found = Unordered((*needed, *others), len(needed), tail, end, low, case.high)
+    return found if len(members) + max(found.tail_places() or 0, 0) <= MAX_UNORDERED else None
 
 
 def _tail_rule(writer: Writer, case: Objects, taken: list[str], last: tuple[Keys, Expr] | None) -> Symbol | None:
@@ -99,15 +104,15 @@ def _tail_rule(writer: Writer, case: Objects, taken: list[str], last: tuple[Keys
     for keys, item in case.rest:
         grouped[keys] = conj(grouped.get(keys, TRUE), item)
     rules = [(tree, item) for keys, item in grouped.items() if (tree := free_keys(keys, names)) != NEVER]
-    if len(rules) > MAX_RULES:
-        writer.refuse(case.origin, "patternProperties", f"more than {MAX_RULES} sets of names in one object: merge some")
-        rules = rules[:MAX_RULES]
     wanted = TRUE if last is None else last[1]
     classes: list[tuple[Tree, Expr]] = [(both() if last is None else last[0].language(False), wanted)]
     for tree, item in rules:
         split = [(both(names_in, tree), conj(value, item)) for names_in, value in classes]
         split += [(both(names_in, negate(tree)), value) for names_in, value in classes]
         classes = [(names_in, value) for names_in, value in split if value != FALSE and is_empty(names_in) is not True]
+        if len(classes) > MAX_CLASSES:
+            writer.refuse(case.origin, "patternProperties", f"more than {MAX_CLASSES} classes of names: make the patterns disjoint")
+            return None
     bodies: list[Sequence] = []
     for names_in, value in classes:
         if not writer.is_empty(value) and is_empty(key := key_tree(names_in, taken)) is not True:
@@ -153,8 +158,6 @@ def _counting(writer: Writer, case: Objects, members: list[Member], tail: Symbol
             "free names may repeat, so they count once: list more properties, or lower minProperties",
         )  # fmt: skip
         low = reachable
-    elif low > 1 and tail:
-        writer.narrower(f"#{case.origin}: of the properties that are not declared only one counts towards minProperties")
     rules = {(len(members), n): _ending(writer, n, low, high, tail, end) for n in range(cap + 1)}
     for at in range(len(members) - 1, -1, -1):
         for n in range(cap + 1):

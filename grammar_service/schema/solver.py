@@ -8,7 +8,9 @@ for the least set: nothing.
 from __future__ import annotations
 
 from grammar_service.schema.arrays import Arrays
+from grammar_service.schema.case import UNIVERSE, Case
 from grammar_service.schema.document import Document
+from grammar_service.schema.exclusive import exactly_one, frugal
 from grammar_service.schema.expand import expand_node
 from grammar_service.schema.expr import (
     FALSE,
@@ -37,8 +39,6 @@ from shared.errors import UnsupportedSchema
 
 MAX_CASES = 1_000
 MAX_PROOF_DEPTH = 6
-Case = Values | Numbers | Texts | Arrays | Objects
-UNIVERSE: tuple[Case, ...] = (values([None]), values([True, False]), Numbers(), Texts(), Arrays(), Objects())
 
 
 class Solver:
@@ -57,7 +57,7 @@ class Solver:
         self._chain: set[Expr] = set()
         self._proving: set[Expr] = set()
         self._loops = 0
-        self._exact = False
+        self.exact = False
 
     def note(self, rewrite: str, pointer: str) -> None:
         self.rewrites[f"{rewrite} at #{pointer}"] = None
@@ -81,7 +81,7 @@ class Solver:
         return accepts(self.expand, expr, value, True)
 
     def cases(self, expr: Expr) -> tuple[Case, ...]:
-        known = self._known.get((self._exact, expr))
+        known = self._known.get((self.exact, expr))
         if known is not None:
             return known
         if expr in self._chain:
@@ -94,7 +94,7 @@ class Solver:
         finally:
             self._chain.discard(expr)
         if outermost or self._loops == before:
-            self._known[self._exact, expr] = found
+            self._known[self.exact, expr] = found
         return found
 
     def _solve(self, expr: Expr) -> list[Case]:
@@ -106,11 +106,11 @@ class Solver:
             case Some(options):
                 return [case for option in options for case in self.cases(option)]
             case ExactlyOne():
-                return self._exactly_one(expr)
+                return exactly_one(self, expr)
             case Neg(item):
                 return self._negation(item)
             case Without(item):
-                return self._frugal(item)
+                return frugal(self, item)
             case Opaque():
                 return list(UNIVERSE)
             case _:
@@ -171,50 +171,22 @@ class Solver:
             return False
         self._proving.add(expr)
         try:
-            return not self._proved(expr)
+            return not self.proved(expr)
         finally:
             self._proving.discard(expr)
 
-    def _proved(self, expr: Expr) -> tuple[Case, ...]:
+    def proved(self, expr: Expr) -> tuple[Case, ...]:
         """The cases for a proof: behind a property or an item, hence a chain of their own, and with whole complements."""
         chain, self._chain = self._chain, set()
-        exact, self._exact = self._exact, True
+        exact, self.exact = self.exact, True
         try:
             return self.cases(expr)
         finally:
-            self._chain, self._exact = chain, exact
+            self._chain, self.exact = chain, exact
 
     def disjoint(self, a: Expr, b: Expr) -> bool:
         met = conj(a, b)
-        return met == FALSE or not self._proved(met)
-
-    def _exactly_one(self, expr: ExactlyOne) -> list[Case]:
-        """Each option minus those that it is not proved to be disjoint from."""
-        found: list[Case] = []
-        overlaps = False
-        for index, option in enumerate(expr.options):
-            others = [other for at, other in enumerate(expr.options) if at != index and not self.disjoint(option, other)]
-            overlaps |= bool(others)
-            outside = [neg(other) if self._exact else Without(other) for other in others]
-            found.extend(self.cases(conj(option, *outside)))
-        self.note("oneOf with overlaps as cases" if overlaps else "oneOf as anyOf (disjoint)", expr.pointer)
-        return found
-
-    def _frugal(self, item: Expr) -> list[Case]:
-        """The complement without its cases that complement a nested schema, where others are left: they multiply with each
-        further option, and what they add is values that no discriminator tells apart."""
-        whole = self.cases(neg(item))
-        flat = [case for case in whole if not any(self._is_nested(part) for part in _children(case))]
-        if not flat or len(flat) == len(whole):
-            return list(whole)
-        self.warn("oneOf: of instances that differ only deep inside of a branch, some are not written")
-        return flat
-
-    def _is_nested(self, expr: Expr) -> bool:
-        """The complement of a set with arrays or objects that say something."""
-        if not isinstance(expr, Neg):
-            return isinstance(expr, All) and any(self._is_nested(part) for part in expr.parts)
-        return any(isinstance(case, Arrays | Objects) and case not in UNIVERSE for case in self._proved(expr.item))
+        return met == FALSE or not self.proved(met)
 
     def _negation(self, item: Expr) -> list[Case]:
         match item:
@@ -256,7 +228,7 @@ class Solver:
     def keys_of(self, expr: Expr) -> list[Keys]:
         """The strings of a set, as sets of property names."""
         found: list[Keys] = []
-        for case in self.cases(expr):
+        for case in self.proved(expr):
             if isinstance(case, Texts):
                 found.append(Keys(*case.patterns()))
             elif isinstance(case, Values):
@@ -269,16 +241,6 @@ def _absorbed(found: list[Case]) -> tuple[Case, ...]:
     distinct = list(dict.fromkeys(found))
     whole = {type(case) for case in distinct if case in UNIVERSE and not isinstance(case, Values)}
     return tuple(case for case in distinct if type(case) not in whole or case in UNIVERSE)
-
-
-def _children(case: Case) -> list[Expr]:
-    match case:
-        case Arrays():
-            return [*case.prefix, case.items, *(count.item for count in case.counted)]
-        case Objects():
-            return [item for _, item in (*case.props, *case.rest, *case.exists)]
-        case _:
-            return []
 
 
 def _pointer_of(parts: tuple[Expr, ...]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from grammar_service.regex_tree import NEVER, Tree, alt
 from grammar_service.schema.array_rules import array_sequence
 from grammar_service.schema.arrays import Arrays
+from grammar_service.schema.case import Case
 from grammar_service.schema.expr import Expr, Values
 from grammar_service.schema.grammar import Grammar, Numeric, Rule, Sequence, Symbol, Terminal
 from grammar_service.schema.membership import structure_of
@@ -12,7 +13,7 @@ from grammar_service.schema.number_syntax import engine_schema, number_tree
 from grammar_service.schema.numbers import Numbers
 from grammar_service.schema.object_rules import object_sequences
 from grammar_service.schema.objects import Objects
-from grammar_service.schema.solver import Case, Solver
+from grammar_service.schema.solver import Solver
 from grammar_service.schema.text_syntax import scalar_tree, text_tree
 from grammar_service.schema.texts import Texts
 from shared.errors import GrammarTooLarge

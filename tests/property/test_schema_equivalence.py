@@ -16,7 +16,8 @@ from grammar_service.schema.solver import Solver
 from shared.errors import MaskstreamError
 from tests.schema_strategy import documents, values
 
-RELAXED = settings(max_examples=int(os.environ.get("SCHEMA_EXAMPLES", "300")), deadline=None, suppress_health_check=list(HealthCheck))
+EXAMPLES = int(os.environ.get("SCHEMA_EXAMPLES", "300"))
+RELAXED = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def _valid(schema: Any, value: Any) -> bool:
@@ -46,7 +47,7 @@ def test_a_value_is_in_the_set_when_the_schema_accepts_it(schema: Any, value: An
 def test_the_cases_are_the_schema_and_their_complement_is_not(schema: Any, value: Any) -> None:  # spec R1
     solver = Solver(Document(schema))
     try:
-        solver._exact = True
+        solver.exact = True
         cases = solver.cases(Node(""))
         outside = solver.cases(neg(Node("")))
     except MaskstreamError:

@@ -18,7 +18,8 @@ from shared.errors import MaskstreamError
 from tests.engine_probe import matcher_of, producible, walk
 from tests.schema_strategy import documents, values
 
-RELAXED = settings(max_examples=int(os.environ.get("SCHEMA_EXAMPLES", "150")), deadline=None, suppress_health_check=list(HealthCheck))
+EXAMPLES = int(os.environ.get("SCHEMA_EXAMPLES", "150"))
+RELAXED = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 WALKS = 20
 counts: Counter[str] = Counter()
 
