@@ -30,16 +30,18 @@ class CompileDesk:
             if flight is not None:
                 self._place(flight, now_s)
 
-    def ended(self, service: Service, compiled: Compiled, now_s: float) -> None:
+    def ended(self, service: Service, compiled: Compiled, now_s: float) -> bool:
+        """Whether this is the end of a compilation that was asked for."""
         flight = self._plans.flights.get(compiled.key)
         if flight is None or flight.peer != service.peer or (compiled.plan is None) == (compiled.error is None):
             self._actions.append(Count("rejected", "stale_compiled"))
-            return
+            return False
         if compiled.plan is not None:
             service.learn(compiled.plan.digest)
         error = compiled.error.exception() if compiled.error else None
         for waiter in self._plans.land(compiled, now_s):
             self._actions.append(CompileEnded(waiter, None if error else compiled, error))
+        return True
 
     def lost(self, service: Service, unsent: Sequence[WorkerMessage]) -> list[str]:
         """A service is gone: what it was compiling waits for another; gives the keys that had reached it."""

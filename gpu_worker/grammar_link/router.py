@@ -113,7 +113,8 @@ class Router:
         elif isinstance(message, Opened):
             self.sessions.opened(service, message)
         elif isinstance(message, Compiled):
-            self.compiling.ended(service, message, now_s)
+            if self.compiling.ended(service, message, now_s):
+                self.lane.clear(message.key)
         elif isinstance(message, VocabularyRequest):
             self._vocabulary(service, message)
         elif isinstance(message, Ready):

@@ -173,7 +173,8 @@ class SessionDesk:
             session.leave("death")
         for session in suspects:
             session.suspect = True
-        failed = self._lane.strike(keys, self.dispatcher.now_s, alone=bool(tested)) if guilty else []
+        alone = bool(tested) or (not suspects and len(set(keys)) == 1)
+        failed = self._lane.strike(keys, self.dispatcher.now_s, alone=alone) if guilty else []
         for session in [session for session in self.by_id.values() if session.guide_key in failed]:
             self._fail(session, poisoned())
         for session in sessions:
