@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import queue
 import threading
@@ -156,6 +158,7 @@ class Admission:
         except Exception as error:  # a worker's bad table must not take the service down
             outcome = BadRequest(f"{type(error).__name__}: {str(error)[:200]}", field="vocabulary")
         self._inbox.put(VocabularyBuilt(fingerprint, outcome))
+        give_back_memory()
 
     def _on_built(self, event: VocabularyBuilt, peers: Iterable[Peer]) -> None:
         self._assemblies.pop(event.fingerprint, None)
@@ -282,3 +285,11 @@ class Admission:
             if peer.fingerprint == key[0] and len(key[1]) == 16:
                 for waiting in peer.ready(bytes.fromhex(key[1])):
                     self._opened(peer, waiting.open, WireError.of(error))
+
+
+def give_back_memory() -> None:
+    """Returns to the system what building a vocabulary's tables left free (about 30 MB with glibc)."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none
+    if trim is not None:
+        trim(0)

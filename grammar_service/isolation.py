@@ -123,11 +123,8 @@ class Isolation:
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair()
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "grammar_service.zygote", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-            )
+            command = [sys.executable, "-m", "grammar_service.zygote", str(theirs.fileno())]
+            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         self._control = ours
         for fingerprint, data in self._vocabularies.items():
             body = fingerprint.encode() + data

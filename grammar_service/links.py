@@ -23,6 +23,8 @@ from shared.protocol import WorkerMessage, decode_worker
 from shared.sockets import configure, connect_dealer, resolve_all
 
 POLL_MS = 1_000
+RETRY_MS = 5
+MAX_PENDING = 1_000  # messages a worker does not take; the oldest is of no more use to it
 WAKE = "inproc://grammar-wake"
 EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 
@@ -55,6 +57,16 @@ class _Link:
 
     def _watch(self, dealer: zmq.Socket[bytes]) -> None:
         self.monitor = dealer.get_monitor_socket(EVENTS)
+        self.pending: deque[list[bytes]] = deque(maxlen=MAX_PENDING)
+
+    def send_pending(self) -> None:
+        """Sends what it can. The handshake is told a moment before the socket can send: what does not go now is kept."""
+        while self.pending:
+            try:
+                self.dealer.send_multipart(self.pending[0], zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            self.pending.popleft()
 
     def close(self) -> None:
         self.dealer.disable_monitor()
@@ -80,7 +92,7 @@ class Links:
         self._next_number = 1
         self._stopping = False
         self._poller = zmq.Poller()
-        self._thread = threading.Thread(target=self._run, name="links", daemon=True)
+        self._thread = threading.Thread(target=self._guarded, name="links", daemon=True)
 
     def _pair(self, *, bind: bool) -> zmq.Socket[bytes]:
         socket: zmq.Socket[bytes] = self._context.socket(zmq.PAIR)
@@ -115,10 +127,16 @@ class Links:
         self._wake_in.close(0)
         self._context.destroy(0)
 
+    def _guarded(self) -> None:
+        try:
+            self._run()
+        except Exception as error:  # without sockets the service is of no use: its loop ends with this error
+            self._inbox.put(error)
+
     def _run(self) -> None:
         next_resolve_s = time.monotonic() + self._resolve_s
         while not self._stopping:
-            for socket, _ in self._poller.poll(min(POLL_MS, int(self._resolve_s * 1000))):
+            for socket, _ in self._poller.poll(self._patience_ms()):
                 self._serve(socket)
             self._flush()
             if time.monotonic() >= next_resolve_s:
@@ -140,6 +158,7 @@ class Links:
 
     def _observe(self, link: _Link) -> None:
         event = parse_monitor_message(link.monitor.recv_multipart())["event"]
+        link.pending.clear()  # of a connection that is gone
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._inbox.put(Connected(link.number))
         elif event == zmq.EVENT_DISCONNECTED:
@@ -164,13 +183,15 @@ class Links:
     def _flush(self) -> None:
         while self._outbox:
             number, frames = self._outbox.popleft()
-            link = self._by_number.get(number)
-            if link is None:
-                continue
-            try:
-                link.dealer.send_multipart(frames, zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                metrics.dropped_total.labels("full").inc()
+            if (link := self._by_number.get(number)) is not None:
+                link.pending.append(frames)
+        for link in self._links.values():
+            link.send_pending()
+
+    def _patience_ms(self) -> int:
+        if any(link.pending for link in self._links.values()):
+            return RETRY_MS
+        return min(POLL_MS, int(self._resolve_s * 1000))
 
     def _resolve(self) -> None:
         """Connects to addresses that are new and leaves those that are gone (a name that cannot be resolved keeps what it has)."""

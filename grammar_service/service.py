@@ -83,6 +83,8 @@ class Service:
                 self._peers.pop(link, None)
             case None:
                 pass
+            case Exception():
+                raise event
             case _:
                 self._admission.handle(event, self._peers.values())
 

@@ -6,6 +6,7 @@ result and a socket on which the zygote says how the child ended. Only our own s
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import signal
@@ -66,13 +67,13 @@ class Zygote:
     def run(self) -> None:
         """Returns when the service closes the control socket."""
         while True:
-            ready, _, _ = select.select([self._control, *self._children], [], [], self._patience_s())
+            watched = [self._control.fileno(), *self._children]
+            ready, _, _ = select.select(watched, [], [], self._patience_s())
             for descriptor in ready:
-                if descriptor is self._control:
-                    if not self._serve():
-                        return
-                else:
+                if descriptor in self._children:
                     self._reap(self._children.pop(descriptor))
+                elif not self._serve():
+                    return
             self._kill_late()
 
     def _patience_s(self) -> float | None:
@@ -98,6 +99,8 @@ class Zygote:
         try:
             vocabulary = from_wire(body[32:], fingerprint)
             self._loaded[fingerprint] = Loaded(fingerprint, vocabulary.size, engines.load(vocabulary), None)
+            gc.collect()
+            gc.freeze()  # a collection in a child would touch, and so copy, every page
         except MaskstreamError as error:  # the service met the same error and told the worker
             sys.stderr.write(f"zygote: vocabulary {fingerprint}: {error}\n")
 
@@ -145,6 +148,8 @@ def receive_exactly(control: socket.socket, length: int) -> bytes:
 
 def main() -> int:
     """Serves the control socket inherited as descriptor ``argv[1]``."""
+    import grammar_service.plan  # noqa: F401 - once, here: each child would pay for it
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the service decides when we end
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with socket.socket(fileno=int(sys.argv[1])) as control:
