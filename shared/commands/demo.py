@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import subprocess
 import sys
@@ -52,6 +51,8 @@ def main(argv: Sequence[str] | None = None, program: str = "maskstream demo") ->
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    import asyncio  # 30 ms that --help does not wait for
+
     with tempfile.TemporaryDirectory(prefix="maskstream-demo-") as folder:
         log = Path(folder) / "processes.log"
         with Processes(log) as processes:
@@ -63,6 +64,8 @@ def main(argv: Sequence[str] | None = None, program: str = "maskstream demo") ->
 
 
 async def _run(arguments: argparse.Namespace, processes: Processes) -> int:
+    import asyncio
+
     from shared.client import AsyncClient
 
     address = f"tcp://127.0.0.1:{free_port()}"
@@ -89,6 +92,8 @@ def _start(arguments: argparse.Namespace, processes: Processes, address: str) ->
 
 
 async def _until_ready(client: Any, worker: subprocess.Popen[bytes], arguments: argparse.Namespace) -> None:
+    import asyncio
+
     started = time.monotonic()
     said = ""
     while True:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import sys
 from collections.abc import Sequence
@@ -27,6 +26,8 @@ def main(argv: Sequence[str] | None = None, program: str = "maskstream generate"
     try:
         arguments = _flags(program).parse(argv)
         request = _request(arguments)
+        import asyncio  # 30 ms that --help does not wait for
+
         return asyncio.run(_run(arguments, request))
     except (ConfigError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

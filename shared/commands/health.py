@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 
 from shared.commands.generate import ADDRESS_VARIABLE, DEFAULT_ADDRESS
@@ -30,6 +27,8 @@ def main(argv: Sequence[str] | None = None, program: str = "maskstream health") 
         return 2
     if arguments.grammar:
         return _grammar(arguments.grammar, arguments.timeout_s)
+    import asyncio  # 30 ms that --help does not wait for
+
     return asyncio.run(_worker(arguments.worker, arguments.timeout_s))
 
 
@@ -37,6 +36,9 @@ def _grammar(url: str, timeout_s: float) -> int:
     if not url.startswith("http://"):
         print(f"error: --grammar has value {url!r}; it must begin with http://", file=sys.stderr)
         return 2
+    import urllib.error
+    import urllib.request
+
     try:
         with urllib.request.urlopen(url, timeout=timeout_s) as reply:  # noqa: S310  http only, checked above
             print(reply.read().decode().strip())
