@@ -3,12 +3,11 @@
 import threading
 import time
 
-import numpy as np
 import pytest
 
 from gpu_worker.descriptor import SlotAction
 from gpu_worker.pipeline import Flag, HostPipeline
-from tests.device import MAX_LENGTH, SLOTS, WORDS, descriptor, greedy, make_runner
+from tests.device import MAX_LENGTH, SLOTS, descriptor, greedy, make_runner
 
 PATIENCE_S = 20.0
 
@@ -212,15 +211,3 @@ def test_close_releases_what_waits():
     begun = time.monotonic()
     pipeline.close()
     assert time.monotonic() - begun < 30
-
-
-def test_shapes_of_what_holds():
-    from gpu_worker.descriptor import Descriptor, LaunchResult
-
-    holding = Descriptor.holding(5, SLOTS, WORDS)
-    assert holding.launch == 5
-    assert holding.bitmask.shape == (SLOTS, WORDS)
-    assert set(holding.action.tolist()) == {SlotAction.HOLD}
-    nothing = LaunchResult.nothing(5, SLOTS)
-    assert nothing.token.tolist() == [-1] * SLOTS
-    assert np.all(nothing.action == SlotAction.IDLE)
