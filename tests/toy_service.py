@@ -122,6 +122,7 @@ class ToyService(threading.Thread):
         self.compiles: list[Compile] = []
         self.closed: list[tuple[int, int]] = []
         self.num_steps = 0
+        self.copies = 1  # of each answer to a step
         self.on_compile: Callable[[Compile], Compiled | None] | None = None
         self._table: list[bytes] = []
 
@@ -226,4 +227,5 @@ class ToyService(threading.Thread):
                 entries.append(_entry(entry, b"", StepStatus.RESYNC))
             else:
                 entries.append(session.step(entry, frames))
-        self._send(StepAnswer(step=message.step, entries=entries), frames)
+        for _ in range(self.copies):
+            self._send(StepAnswer(step=message.step, entries=entries), frames)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from gpu_worker.grammar_link.events import CompileEnded, Deliver
 from gpu_worker.grammar_link.rows import Frame
 from gpu_worker.grammar_link.ticket import StepTicket
 from gpu_worker.grammar_link.walks import SessionId
-from shared.errors import MaskstreamError
+from shared.errors import MaskstreamError, WorkerLost
 
 
 class _Kept(NamedTuple):
@@ -64,6 +64,12 @@ class Deliveries:
     def close(self, session: SessionId) -> None:
         for book in (self._tickets, self._kept, self._errors):
             book.pop(session, None)
+
+    def end_late(self, inbox: Iterable[tuple[object, object]]) -> None:
+        """What was posted while the link ended."""
+        for _, attachment in inbox:
+            if isinstance(attachment, Future) and attachment.set_running_or_notify_cancel():
+                attachment.set_exception(WorkerLost("the grammar link is closed"))
 
     def end(self, error: MaskstreamError) -> None:
         """The link is over."""

@@ -68,6 +68,7 @@ class Pump(threading.Thread):
         self._stopping = True
         os.eventfd_write(self._bell, 1)
         self.join()
+        self._deliveries.end_late(self._inbox)
         os.close(self._bell)
 
     def run(self) -> None:

@@ -7,8 +7,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
+import zmq
 
 from gpu_worker.grammar_link import WalkStatus
+from shared import metrics
+from shared.protocol import Pong, encode
+from shared.sockets import connect_dealer
 from tests.contract.test_grammar_link_toy import FAST, Bench, text, wait_until
 from tests.proxy import Proxy
 from tests.toy_service import STOP, ToyService, toy_plan
@@ -91,6 +95,32 @@ def test_only_service_comes_back(bench: ProxiedBench) -> None:
     proxy.refuse = False
     assert bench.step(session, path=(2,), timeout_s=10).status is WalkStatus.OK
     assert bench.allowed() == [3, 4, STOP]
+
+
+def test_duplicated_answers_are_used_once(bench: ProxiedBench) -> None:
+    service = bench.service("a")
+    service.copies = 3
+    before = rejected("duplicate") + rejected("stale_sequence_number")
+    session = bench.link.open("k", toy_plan(), [STOP])
+    assert text_of(bench, session) == WANTED
+    wait_until(lambda: rejected("duplicate") + rejected("stale_sequence_number") >= before + 2 * (len(WANTED) - 1))
+
+
+def test_garbage_on_the_socket_harms_nobody(bench: ProxiedBench) -> None:
+    bench.service("a")
+    session = bench.link.open("k", toy_plan(), [STOP])
+    dice, before = random.Random(1), rejected("decode")
+    with zmq.Context() as context, connect_dealer(context, bench.link.address) as garbler:
+        frames = [b"", b"\xc1", dice.randbytes(100), encode(Pong(nonce=1))[:-1], b"\x91" * 10_000, b"\xdf\xff\xff\xff\xff"]
+        for frame in frames:
+            garbler.send_multipart([frame, dice.randbytes(50)])
+        assert text_of(bench, session) == WANTED
+        wait_until(lambda: rejected("decode") >= before + len(frames))
+    assert bench.link.service_names == ("a",)
+
+
+def rejected(reason: str) -> float:
+    return metrics.frame_rejected_total.labels(reason)._value.get()
 
 
 def text_of(bench: ProxiedBench, session: int, disturb=lambda step: None) -> list[int]:
