@@ -115,9 +115,9 @@ class Driver:
         compiled: Compiled = self.expect(Compiled, lambda message: message.key == key)[0]
         return compiled
 
-    def open(self, handle: int, plan: Plan, *, epoch: int = 0, committed: Sequence[int] = (), **fields: Any) -> Opened:
+    def open(self, handle: int, pinned: Plan, *, epoch: int = 0, committed: Sequence[int] = (), **fields: Any) -> Opened:
         fields.setdefault("stop_ids", self.vocabulary.stop_ids)
-        self.send(Open(handle=handle, epoch=epoch, plan_digest=plan.digest, committed=list(committed), **fields))
+        self.send(Open(handle=handle, epoch=epoch, plan_digest=pinned.digest, committed=list(committed), **fields))
         opened: Opened = self.expect(Opened, lambda message: message.handle == handle)[0]
         return opened
 
