@@ -8,18 +8,19 @@ one in.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from grammar_service.schema.arrays import Arrays
-from grammar_service.schema.case import UNIVERSE, Case, children
+from grammar_service.schema.case import UNIVERSE, Case, TooMany, children, weight
 from grammar_service.schema.expr import All, ExactlyOne, Expr, Neg, Some, Without, conj, neg
 from grammar_service.schema.objects import Objects
-from shared.errors import UnsupportedSchema
 
 if TYPE_CHECKING:
     from grammar_service.schema.solver import Solver
 
-MAX_APART = 48
+MAX_APART = 24
+MAX_WHOLE = 2
 
 
 def exactly_one(solver: Solver, expr: ExactlyOne) -> list[Case]:
@@ -34,29 +35,33 @@ def exactly_one(solver: Solver, expr: ExactlyOne) -> list[Case]:
     return found
 
 
-def _apart(solver: Solver, option: Expr, others: list[Expr]) -> tuple[Case, ...]:
+def _apart(solver: Solver, option: Expr, others: list[Expr]) -> Sequence[Case]:
     """``option`` outside of the others: whole complements for a proof; for writing, fewer where they multiply."""
     if solver.exact or not others:
         return solver.cases(conj(option, *(neg(other) for other in others)))
-    try:
-        found = solver.cases(conj(option, *(Without(other) for other in others)))
-        if len(found) <= MAX_APART:
-            return found
-    except UnsupportedSchema:
-        found = ()
-    told = [_told_apart(solver, option, other) for other in others]
-    if not any(isinstance(choice, Some) for choice in told) and found:
-        return found
-    solver.warn("oneOf: where a property tells the branches apart, it is always written")
-    return solver.cases(conj(option, *told))
+    found: list[Case] = list(solver.cases(option))
+    many = len(others) > MAX_WHOLE
+    if many:
+        solver.warn("oneOf: where a property tells the branches apart, it is always written")
+    for other in others:
+        outside = _told_apart(solver, option, other) if many else Without(other)
+        found = solver.met(found, solver.cases(outside), (option, other))
+        if len(found) > MAX_APART:
+            solver.warn(f"oneOf: of the ways in which branches differ the {MAX_APART} simplest are written")
+            found = sorted(found, key=weight)[:MAX_APART]
+    return found
 
 
 def _told_apart(solver: Solver, option: Expr, other: Expr) -> Expr:
     """The objects outside of ``other`` by a property whose values in ``option`` are all outside; else ``Without``."""
-    own = [case for case in solver.proved(option) if isinstance(case, Objects)]
+    try:
+        own = [case for case in solver.proved(option) if isinstance(case, Objects)]
+        outside_other = solver.proved(neg(other))
+    except TooMany:
+        return Without(other)
     found: list[Expr] = []
     others: list[Expr] = []
-    for case in solver.proved(neg(other)):
+    for case in outside_other:
         if not isinstance(case, Objects):
             others.append(case)
         elif len(case.props) == 1 == len(case.required):
@@ -81,4 +86,7 @@ def _is_nested(solver: Solver, expr: Expr) -> bool:
     """The complement of a set with arrays or objects that say something."""
     if not isinstance(expr, Neg):
         return isinstance(expr, All) and any(_is_nested(solver, part) for part in expr.parts)
-    return any(isinstance(case, Arrays | Objects) and case not in UNIVERSE for case in solver.proved(expr.item))
+    try:
+        return any(isinstance(case, Arrays | Objects) and case not in UNIVERSE for case in solver.proved(expr.item))
+    except TooMany:
+        return True

@@ -7,8 +7,10 @@ for the least set: nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from grammar_service.schema.arrays import Arrays
-from grammar_service.schema.case import UNIVERSE, Case
+from grammar_service.schema.case import UNIVERSE, Case, TooMany, weight
 from grammar_service.schema.document import Document
 from grammar_service.schema.exclusive import exactly_one, frugal
 from grammar_service.schema.expand import expand_node
@@ -35,9 +37,13 @@ from grammar_service.schema.numbers import Numbers
 from grammar_service.schema.objects import Objects
 from grammar_service.schema.pattern import Pattern
 from grammar_service.schema.texts import Texts
-from shared.errors import UnsupportedSchema
+from shared.errors import GrammarTooLarge, UnsupportedSchema
 
-MAX_CASES = 1_000
+MAX_CASES = 400  # of one set in a proof
+MAX_WRITTEN = 128  # of one set in the grammar
+MAX_PROOF_WORK = 5_000  # of one proof, in intersections of two cases, some 20 us each
+MAX_PROOFS_WORK = 100_000  # of all proofs: afterwards nothing more is proved
+MAX_WORK = 200_000  # of all writing
 MAX_PROOF_DEPTH = 6
 
 
@@ -58,6 +64,10 @@ class Solver:
         self._proving: set[Expr] = set()
         self._loops = 0
         self.exact = False
+        self._work = 0
+        self._proof_work = 0
+        self._unproved: set[Expr] = set()
+        self._proof_end = 0
 
     def note(self, rewrite: str, pointer: str) -> None:
         self.rewrites[f"{rewrite} at #{pointer}"] = None
@@ -118,19 +128,32 @@ class Solver:
                 return [] if kept is None else [kept]
 
     def _product(self, parts: tuple[Expr, ...]) -> list[Case]:
-        found: list[Case] = list(UNIVERSE)
-        for part in parts:
-            options = self.cases(part)
-            met = {case: None for a in found for b in options if (case := self._meet(a, b, parts)) is not None}
-            if len(met) > MAX_CASES:
-                raise UnsupportedSchema(
-                    f"its combinations come to more than {MAX_CASES} cases: write fewer alternatives, or make them disjoint",
-                    pointer=_pointer_of(parts), keyword=_keyword_of(parts),
-                )  # fmt: skip
-            found = list(met)
+        found: list[Case] = list(self.cases(parts[0]) if parts else UNIVERSE)
+        for part in parts[1:]:
+            found = self.met(found, self.cases(part), parts)
         return found
 
-    def _meet(self, a: Case, b: Case, whole: tuple[Expr, ...]) -> Case | None:
+    def met(self, found: Iterable[Case], options: Iterable[Case], whole: tuple[Expr, ...]) -> list[Case]:
+        """All intersections of two. A proof that needs too many is given up; for writing the simplest are kept, which
+        leaves values out and lets none in."""
+        met = {case: None for a in found for b in options if (case := self._meet(a, b)) is not None}
+        if self.exact and (len(met) > MAX_CASES or self._proof_work > self._proof_end):
+            raise TooMany(
+                f"its combinations come to more than {MAX_CASES} cases: write fewer alternatives, or make them disjoint",
+                pointer=_pointer_of(whole), keyword=_keyword_of(whole),
+            )  # fmt: skip
+        if len(met) <= MAX_WRITTEN:
+            return list(met)
+        self.warn(f"#{_pointer_of(whole)}: of {len(met)} combinations of alternatives the {MAX_WRITTEN} simplest are written")
+        return sorted(met, key=weight)[:MAX_WRITTEN]
+
+    def _meet(self, a: Case, b: Case) -> Case | None:
+        if self.exact:
+            self._proof_work += 1
+        else:
+            self._work += 1
+        if self._work > MAX_WORK:
+            raise GrammarTooLarge("the schema's alternatives combine in too many ways: write fewer, or make them disjoint")
         if isinstance(b, Values) and not isinstance(a, Values):
             a, b = b, a
         if isinstance(a, Values):
@@ -171,22 +194,33 @@ class Solver:
             return False
         self._proving.add(expr)
         try:
-            return not self.proved(expr)
+            return self._has_no_case(expr)
         finally:
             self._proving.discard(expr)
 
     def proved(self, expr: Expr) -> tuple[Case, ...]:
         """The cases for a proof: behind a property or an item, hence a chain of their own, and with whole complements."""
         chain, self._chain = self._chain, set()
-        exact, self.exact = self.exact, True
+        exact, end = self.exact, self._proof_end
+        self.exact, self._proof_end = True, end if exact else min(self._proof_work + MAX_PROOF_WORK, MAX_PROOFS_WORK)
         try:
             return self.cases(expr)
         finally:
-            self._chain, self.exact = chain, exact
+            self._chain, self.exact, self._proof_end = chain, exact, end
 
     def disjoint(self, a: Expr, b: Expr) -> bool:
+        """Proved to have nothing in common."""
         met = conj(a, b)
-        return met == FALSE or not self.proved(met)
+        return met == FALSE or self._has_no_case(met)
+
+    def _has_no_case(self, expr: Expr) -> bool:
+        if expr in self._unproved:
+            return False
+        try:
+            return not self.proved(expr)
+        except TooMany:
+            self._unproved.add(expr)
+            return False
 
     def _negation(self, item: Expr) -> list[Case]:
         match item:
@@ -199,6 +233,8 @@ class Solver:
             case All(parts):
                 return list(self.cases(disj(*(neg(part) for part in parts))))
             case Some(options):
+                if all(isinstance(option, Case) for option in options):
+                    return [case for whole in UNIVERSE for case in self._outside(whole, options)]
                 return list(self.cases(conj(*(neg(option) for option in options))))
             case ExactlyOne(options):
                 pairs = [conj(a, b) for at, a in enumerate(options) for b in options[at + 1 :]]
@@ -210,6 +246,16 @@ class Solver:
             case _:
                 others = [case for case in UNIVERSE if type(case) is not type(item)]
                 return others + [kept for case in item.complement() if (kept := self._kept(case)) is not None]
+
+    def _outside(self, whole: Case, options: tuple[Case, ...]) -> list[Case]:
+        """What typed cases leave of one type: only those of the type take anything away."""
+        found = [whole]
+        for option in options:
+            if isinstance(option, Values):
+                found = self.met(found, self.cases(neg(option)), (whole,))
+            elif type(option) is type(whole):
+                found = self.met(found, option.complement(), (whole,))
+        return found
 
     def _outside_values(self, item: Values) -> list[Case]:
         """All values but these: every scalar taken out of its type, every array and object by its structure."""
