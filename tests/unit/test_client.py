@@ -96,7 +96,7 @@ async def test_no_worker_at_all():
     async with AsyncClient("tcp://127.0.0.1:1", lost_after_s=0.2) as client:
         with pytest.raises(WorkerLost, match="no answer"):
             await client.health(timeout_s=0.2)
-        with pytest.raises(WorkerLost, match="no worker|no sign of life"):
+        with pytest.raises(WorkerLost, match=r"no worker|no sign of life"):
             await client.generate("x")
 
 

@@ -191,8 +191,6 @@ def test_a_failing_launch_says_so_and_the_device_goes_on(pipeline):
     assert collect(pipeline).token[1] == greedy([66])
 
 
-@pytest.mark.xfail(strict=True, reason="an error of prefill ends the device's thread: nothing is answered any more")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_failing_prefill_does_not_end_the_device(pipeline):
     pipeline.prefill(0, [65], MAX_LENGTH)
     admit(pipeline, 1, 2, [66])
