@@ -196,7 +196,7 @@ def test_a_failing_prefill_does_not_end_the_device(pipeline):
     admit(pipeline, 1, 2, [66])
     launch = pipeline.launch()
     pipeline.seal(descriptor(launch, {1: 2}))
-    result = pipeline.collect(1.0)
+    result = pipeline.collect(PATIENCE_S)
     assert result is not None
     assert result.token[1] == greedy([66])
 

@@ -111,7 +111,7 @@ def test_min_tokens_ban_the_end_until_they_are_there():  # spec 103
     sequence = sequence_of(params={"min_tokens": 2})
     wants = []
     for byte in b"abc":
-        wants.append(sequence.wants_end_banned)
+        wants.append(sequence.state.banned() == {260, 261})
         sequence.take(byte, None, 20.0)
     assert wants == [True, True, False]
 
