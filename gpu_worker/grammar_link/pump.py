@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections import deque
@@ -78,10 +79,12 @@ class Pump(threading.Thread):
         try:
             while not self._stopping:
                 left_s = max(0.0, self._tick_due_s - self._clock.now_s())
-                if self._bell in dict(poller.poll(int(left_s * 1000))):
+                ready = dict(poller.poll(math.ceil(left_s * 1000)))  # rounded down it would spin for the last millisecond
+                if self._bell in ready:
                     os.eventfd_read(self._bell)
                 self._take_inbox()
-                self._receive()
+                if self._socket in ready:
+                    self._receive()
                 self._tick()
         finally:
             self._take_inbox()
