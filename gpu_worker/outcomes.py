@@ -9,9 +9,11 @@ from gpu_worker import validator
 from gpu_worker.descriptor import LaunchResult, SlotAction
 from gpu_worker.grammar_link import Outcome, WalkStatus
 from gpu_worker.requests import RequestInProgress
+from gpu_worker.sampler.clash import clash
 from gpu_worker.sequence import Sequence
 from kernels.reference import SampleStatus
 from shared import metrics
+from shared.bitmask import unpack
 from shared.clock import Clock
 from shared.errors import AccountingError, DeadEnd, DeadlineExceeded, MaskstreamError, NoAllowedToken, Overloaded
 from shared.protocol import TokenLogprob, WorkerReply
@@ -56,10 +58,10 @@ class Outcomes:
         metrics.gpu_dead_end_rows_total.inc()
         if status & SampleStatus.NAN:
             return MaskstreamError("the model's logits hold no number that could be sampled")
-        if sequence.wants_end_banned:
-            clash = "guide and min_tokens" if sequence.guided else "min_tokens and the vocabulary"
-            return NoAllowedToken(f"{clash} have no token in common after {len(sequence.tokens)} tokens", field="min_tokens")
-        return DeadEnd(f"no token is allowed after {len(sequence.tokens)} tokens")
+        sources = sequence.state.sources()
+        if sequence.guided and sequence.guide_row is not None:
+            sources = {"guide": unpack(sequence.guide_row, self._vocab_size)} | sources
+        return _nothing_left(clash(sources), len(sequence.tokens))
 
     def error_of(self, sequence: Sequence, outcome: Outcome) -> MaskstreamError:
         """Why a walk ended its sequence."""
@@ -108,6 +110,17 @@ class Outcomes:
 def overloaded_without_service() -> Overloaded:
     """What a guided request is told where no grammar service is there and the setting says refuse."""
     return Overloaded("no grammar service is connected")
+
+
+def _nothing_left(names: list[str], num_tokens: int) -> MaskstreamError:
+    """``names``: those that have no token in common; without any of ours it is the guide, or the model says "never" to the rest."""
+    fields = [name for name in names if name != "guide"]
+    if not fields:
+        return DeadEnd(f"{'no token is allowed' if names else 'the model allows no token'} after {num_tokens} tokens")
+    if len(names) == 1:
+        return NoAllowedToken(f"no token is left after {num_tokens} tokens", field=fields[0])
+    listed = f"{', '.join(names[:-1])} and {names[-1]}"
+    return NoAllowedToken(f"{listed} have no token in common after {num_tokens} tokens", field=fields[0])
 
 
 def _logprob(sequence: Sequence, result: LaunchResult, slot: int, token_id: int) -> TokenLogprob | None:

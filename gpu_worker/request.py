@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from gpu_worker.sampler.admission import make_rules
 from gpu_worker.sampler.finish import FinishRules
+from gpu_worker.sampler.rules import SamplingRules
 from shared import guide as guides
 from shared import sampling_params
 from shared.errors import BadRequest, ProtocolVersion, TooLarge
@@ -43,7 +45,8 @@ class Model:
 @dataclass(slots=True)
 class Request:
     """One admitted request. ``deadline_s`` and ``received_s`` are on the worker's clock; ``end_ids`` are the tokens that end a text
-    by themselves (the request's stop set towards a grammar); ``output_token_ids`` are tokens it came with (continuation)."""
+    by themselves (the request's stop set towards a grammar); ``output_token_ids`` are tokens it came with (continuation);
+    ``rules``: what its parameters forbid, prefer and end."""
 
     client: bytes
     request_id: str
@@ -57,6 +60,7 @@ class Request:
     verify: bool
     received_s: float
     deadline_s: float
+    rules: SamplingRules
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -75,7 +79,8 @@ def admit(message: Generate, client: bytes, model: Model, *, now_s: float, deadl
         raise ProtocolVersion(text, field="protocol_version")
     params = sampling_params.from_mapping(message.sampling_params)
     guide = guides.guide_from_request(message.response_format, message.structured_outputs)
-    _check_combination(params, guide, model.vocabulary)
+    _check_combination(params, guide)
+    rules = _rules(params, model)
     prompt = _prompt_ids(message, params, model)
     room = model.max_length - len(prompt)
     if room < 1 or len(message.output_token_ids) >= room:
@@ -87,16 +92,18 @@ def admit(message: Generate, client: bytes, model: Model, *, now_s: float, deadl
     return Request(
         client=client, request_id=message.request_id, prompt_token_ids=prompt, output_token_ids=list(message.output_token_ids),
         params=params, guide=guide, end_ids=_end_ids(params, model.vocabulary), max_tokens=min(params.max_tokens, room),
-        stream=message.stream, verify=message.verify, received_s=now_s, deadline_s=now_s + wanted_s,
+        stream=message.stream, verify=message.verify, received_s=now_s, deadline_s=now_s + wanted_s, rules=rules,
     )  # fmt: skip
 
 
-def _check_combination(params: SamplingParams, guide: Guide | None, vocabulary: Vocabulary) -> None:
-    for name in ("stop_token_ids", "end_id"):
-        value = getattr(params, name)
-        for token_id in value if isinstance(value, list) else [] if value is None or value < 0 else [value]:
-            if token_id >= vocabulary.size:
-                raise BadRequest(f"{token_id} is outside the vocabulary [0, {vocabulary.size})", field=name)
+def _rules(params: SamplingParams, model: Model) -> SamplingRules:
+    def encode(text: str) -> list[int]:
+        return model.encoder.encode(text, add_special_tokens=False)
+
+    return make_rules(params, model.vocabulary.size, encode, _end_ids(params, model.vocabulary))
+
+
+def _check_combination(params: SamplingParams, guide: Guide | None) -> None:
     if guide is not None and params.ignore_eos:
         raise BadRequest("cannot be honoured with a guide: the grammar decides where the text ends", field="ignore_eos")
     if guide is not None and params.end_id == -1:

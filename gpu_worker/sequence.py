@@ -8,7 +8,11 @@ from dataclasses import dataclass, field
 
 from gpu_worker.request import Request
 from gpu_worker.sampler.finish import Finish, FinishRules, StopStrings
+from gpu_worker.sampler.token_state import TokenState
+from gpu_worker.sampler.top_p_decay import TopPDecay
+from shared.bitmask import Words
 from shared.protocol import Choice, Delta, Plan, TokenLogprob
+from shared.sampling_params import SamplingParams
 from shared.tokenizer import Detokenizer, Vocabulary
 
 
@@ -25,7 +29,8 @@ class Phase(enum.Enum):
 @dataclass(slots=True, eq=False)
 class Sequence:
     """``epoch`` names this owner of its slot (never 0, never reused). ``told`` counts output tokens that the grammar link has as
-    committed. ``row_ready``: the row of the current position is in the buffer of ``row_launch``. Times in seconds."""
+    committed. ``row_ready``: the row of the current position is in the buffer of ``row_launch``; ``guide_row``: what the guide
+    alone allows there. ``state`` and ``top_p`` move by committed tokens only. Times in seconds."""
 
     request: Request
     child: int
@@ -35,6 +40,8 @@ class Sequence:
     rules: FinishRules
     detokenizer: Detokenizer
     stops: StopStrings
+    state: TokenState
+    top_p: TopPDecay | None
     phase: Phase = Phase.WAITING
     slot: int = -1
     prefilled: int = 0
@@ -44,6 +51,7 @@ class Sequence:
     told: int = 0
     row_ready: bool = False
     row_launch: int = 0
+    guide_row: Words | None = None
     held_since_s: float | None = None
     tokens: list[int] = field(default_factory=list)
     text: str = ""
@@ -57,6 +65,14 @@ class Sequence:
     services: list[str] = field(default_factory=list)
     first_token_s: float = 0.0
     last_token_s: float = 0.0
+
+    @property
+    def params(self) -> SamplingParams:
+        return self.request.params
+
+    @property
+    def prompt(self) -> list[int]:
+        return self.request.prompt_token_ids
 
     @property
     def guided(self) -> bool:
@@ -76,38 +92,41 @@ class Sequence:
         """Tokens to write before the golden token is fed."""
         return len(self.request.prompt_token_ids) + len(self.tokens) - 1
 
-    @property
-    def wants_end_banned(self) -> bool:
-        return len(self.tokens) < self.request.params.min_tokens
-
     def take(self, token_id: int, logprob: TokenLogprob | None, now_s: float) -> Delta:
         """Commits a sampled token; ``finish`` is set where it is the last. Returns the piece that may be shown."""
-        self.tokens.append(token_id)
+        self._commit(token_id)
         self.row_ready, self.held_since_s = False, None
         self.first_token_s = self.first_token_s or now_s
         self.last_token_s = now_s
         if logprob is not None:
             self.logprobs.append(logprob)
             self.cumulative_logprob += logprob.logprob
-        self.finish = self.rules.check(token_id, len(self.tokens))
+        self.finish = self.rules.check(token_id, len(self.tokens), stop_found=self.state.stop_found)
         return self._delta(self._push([token_id]), [token_id], [logprob] if logprob else None)
 
     def continue_from(self, token_ids: list[int]) -> Finish | None:
         """Tokens that were generated elsewhere (spec 59, 60): their stop checks come before scheduling. Nothing is sent."""
         for at, token_id in enumerate(token_ids):
-            self.tokens.append(token_id)
-            self.finish = self.rules.check(token_id, at + 1)
+            self._commit(token_id)
+            self.finish = self.rules.check(token_id, at + 1, stop_found=self.state.stop_found)
             self._push([token_id])
             if self.finish is not None:
                 break
         return self.finish
+
+    def _commit(self, token_id: int) -> None:
+        self.tokens.append(token_id)
+        self.state.push(token_id)
+        if self.top_p is not None:
+            self.top_p.push(token_id)
 
     def _push(self, token_ids: list[int]) -> str:
         """Text of these tokens that may be shown. The end token is not text; a stop string found ends the sequence (spec 114: after
         end id and length)."""
         ended = self.finish is not None
         hidden = self.finish is not None and self.finish.stop_reason == "eos" and not self.request.params.include_stop
-        piece = self.stops.push("" if hidden else self.detokenizer.push(token_ids))
+        armed = len(self.tokens) >= self.params.min_tokens
+        piece = self.stops.push("" if hidden else self.detokenizer.push(token_ids), armed=armed)
         if ended:
             piece += self.stops.push(self.detokenizer.flush()) + self.stops.flush()
         elif self.stops.found is not None:
@@ -151,6 +170,14 @@ def make_sequence(request: Request, child: int, epoch: int, seed: int, first_off
         request=request, child=child, epoch=epoch, seed=seed, first_offset=first_offset, rules=request.finish_rules(),
         detokenizer=Detokenizer(vocabulary, skip_special_tokens=params.skip_special_tokens),
         stops=StopStrings(params.stop, include_stop=params.include_stop),
+        state=TokenState(request.rules, request.prompt_token_ids), top_p=_decay(params),
     )  # fmt: skip
     sequence.continue_from(request.output_token_ids)
     return sequence
+
+
+def _decay(params: SamplingParams) -> TopPDecay | None:
+    """A greedy row has no top-p to decay (spec 66)."""
+    if params.top_p_decay == 1 or params.is_greedy:
+        return None
+    return TopPDecay(params.resolve().top_p, params.top_p_decay, params.top_p_min, params.top_p_reset_id)

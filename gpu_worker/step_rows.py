@@ -1,6 +1,7 @@
 """The rows of a step: asks the grammar link for what the sequences of a launch need, and writes the launch's descriptor.
 
-Buffers form a ring, one more than launches can be in flight, so that no row is written where the device may still read.
+Buffers form a ring, one for each launch that can be in flight: a launch's rows are asked for when the launch before it has been
+collected, so no row is written where the device may still read.
 """
 
 from __future__ import annotations
@@ -13,21 +14,24 @@ import torch
 from gpu_worker.descriptor import Descriptor, SlotAction
 from gpu_worker.grammar_link import GrammarLink, Outcome, StepTicket, Walk, WalkStatus
 from gpu_worker.pipeline import MAX_IN_FLIGHT
+from gpu_worker.sampler.slot_overlay import SlotOverlay
 from gpu_worker.sampler.slot_params import SlotSamplingParams
 from gpu_worker.sequence import Sequence
-from kernels.reference import Overlay, TokenList
 from shared import metrics
-from shared.bitmask import RowKind, num_words
+from shared.bitmask import RowKind, Words, num_words
 
-RING = MAX_IN_FLIGHT + 1
+RING = MAX_IN_FLIGHT
 
 
 class StepRows:
     """``submit`` asks for the missing rows of a launch, ``descriptor`` takes what has come and holds the rest."""
 
-    def __init__(self, link: GrammarLink, num_slots: int, vocab_size: int, params: SlotSamplingParams) -> None:
+    def __init__(
+        self, link: GrammarLink, num_slots: int, vocab_size: int, params: SlotSamplingParams, buffers: list[Words] | None = None
+    ) -> None:
         self._link, self._params, self._slots = link, params, num_slots
-        self._ring = [np.zeros((num_slots, num_words(vocab_size)), np.int32) for _ in range(RING)]
+        self._overlay = SlotOverlay(num_slots, vocab_size)
+        self._ring = buffers or [np.zeros((num_slots, num_words(vocab_size)), np.int32) for _ in range(RING)]
 
     def submit(self, launch: int, sequences: SequenceOf[Sequence]) -> StepTicket | None:
         """One walk for each guided sequence whose row is not there yet."""
@@ -57,6 +61,7 @@ class StepRows:
 
     def _arrived(self, sequence: Sequence, launch: int, outcome: Outcome) -> None:
         sequence.row_ready, sequence.row_launch = True, launch
+        self._mask(sequence, self._ring[launch % RING][sequence.slot])
         if sequence.services and sequence.services[-1] != outcome.service:
             sequence.replays += 1
         if outcome.service not in sequence.services:
@@ -64,6 +69,13 @@ class StepRows:
         kind = RowKind(outcome.kinds[0]).name
         sequence.rows[kind] += 1
         metrics.mask_rows_total.labels(kind).inc()
+
+    def _mask(self, sequence: Sequence, row: Words) -> None:
+        """Takes the bans that last out of a guide's row, which is kept for the case that nothing is left."""
+        sequence.guide_row = row
+        if sequence.state.mask is not None:
+            sequence.guide_row = row.copy()
+            row &= sequence.state.mask
 
     def _carry(self, sequence: Sequence, launch: int) -> None:
         """A row that was there but not used (the launch held): moved to this launch's buffer."""
@@ -76,25 +88,22 @@ class StepRows:
         action = np.full(self._slots, SlotAction.IDLE, np.int32)
         epoch, position = np.zeros(self._slots, np.int64), np.zeros(self._slots, np.int64)
         for sequence in sequences:
-            self._params.check_owner(sequence.slot, sequence.epoch)
-            epoch[sequence.slot], position[sequence.slot] = sequence.epoch, len(sequence.tokens)
-            action[sequence.slot] = _action(sequence)
+            slot = sequence.slot
+            self._params.check_owner(slot, sequence.epoch)
+            epoch[slot], position[slot], action[slot] = sequence.epoch, len(sequence.tokens), _action(sequence)
+            if sequence.top_p is not None:
+                self._params.set_top_p(slot, float(sequence.top_p.value))
+            if not sequence.guided and sequence.state.mask is not None:
+                self._ring[launch % RING][slot] = sequence.state.mask
         wanted = [s.request.params.logprobs for s in sequences if s.request.params.logprobs is not None]
         return Descriptor(
             launch=launch, action=action, bitmask=torch.from_numpy(self._ring[launch % RING]), epoch=epoch,
-            rows=self._params.rows(position), overlay=self._overlay(sequences), num_logprobs=max(wanted, default=None),
+            rows=self._params.rows(position), overlay=self._overlay.overlay(sequences), num_logprobs=max(wanted, default=None),
         )  # fmt: skip
-
-    def _overlay(self, sequences: SequenceOf[Sequence]) -> Overlay | None:
-        """Bans of this launch: what would end a text that is shorter than min_tokens (spec 103)."""
-        bans: list[list[int]] = [[] for _ in range(self._slots)]
-        for sequence in sequences:
-            if sequence.wants_end_banned:
-                bans[sequence.slot] = sorted(sequence.request.end_ids | set(sequence.request.params.stop_token_ids))
-        return Overlay(bans=TokenList.of(bans)) if any(bans) else None
 
 
 def _action(sequence: Sequence) -> SlotAction:
+    """A sequence without a guide that has bans of its own is guided by them."""
     if not sequence.guided:
-        return SlotAction.UNGUIDED
+        return SlotAction.UNGUIDED if sequence.state.mask is None else SlotAction.GUIDED
     return SlotAction.GUIDED if sequence.row_ready else SlotAction.HOLD

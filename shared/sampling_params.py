@@ -14,7 +14,9 @@ from shared.errors import BadRequest
 
 UNSIGNED_64 = 1 << 64
 MAX_TOP_K = 1 << 31
+MAX_BIAS = 3.4e38
 TokenIds = Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=1024)]
+TokenSequence = Annotated[list[Annotated[int, Meta(ge=0)]], Meta(min_length=1, max_length=1024)]
 Strings = Annotated[list[Annotated[str, Meta(min_length=1, max_length=256)]], Meta(max_length=16)]
 
 
@@ -48,7 +50,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     min_tokens: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
     stop: Strings = []
     stop_token_ids: Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=128)] = []
-    stop_token_sequences: Annotated[list[TokenIds], Meta(max_length=128)] = []
+    stop_token_sequences: Annotated[list[TokenSequence], Meta(max_length=128)] = []
     end_id: Annotated[int, Meta(ge=-1)] | None = None
     ignore_eos: bool = False
     include_stop: bool = False
@@ -117,8 +119,6 @@ ALIASES: dict[str, str] = {
 
 # Fields whose work is not there yet: any value but the neutral one is refused by name, never ignored.
 NOT_YET: tuple[str, ...] = (
-    "top_p_decay", "top_p_min", "top_p_reset_id", "repetition_penalty", "presence_penalty", "frequency_penalty",
-    "prompt_ignore_length", "bad_words", "no_repeat_ngram_size", "logit_bias", "allowed_token_ids", "stop_token_sequences",
     "logprobs_mode", "prompt_logprobs", "return_context_logits", "return_generation_logits", "use_beam_search", "beam_width_array",
     "beam_search_diversity_rate", "length_penalty", "early_stopping", "exclude_input_from_output", "thinking_token_budget",
     "logits_processors",
@@ -166,14 +166,18 @@ def check(params: SamplingParams) -> None:
         value = getattr(params, field.name)
         if isinstance(value, float) and not math.isfinite(value):
             raise BadRequest("must be finite", field=field.name)
-    if any(not math.isfinite(bias) for bias in params.logit_bias.values()):
-        raise BadRequest("every bias must be finite", field="logit_bias")
+    if any(not abs(bias) <= MAX_BIAS for bias in params.logit_bias.values()):
+        raise BadRequest("every bias must be a finite 32-bit float", field="logit_bias")
     if params.seed is not None and params.seed >= UNSIGNED_64:
         raise BadRequest("must be below 2^64", field="seed")
     if params.logprobs_mode not in ("raw", "processed"):
         raise BadRequest("one of raw, processed", field="logprobs_mode")
     if params.min_tokens > params.max_tokens:
         raise BadRequest(f"{params.min_tokens} is more than max_tokens {params.max_tokens}", field="min_tokens")
+    if params.top_p_decay == 1:
+        for name in ("top_p_min", "top_p_reset_id"):
+            if getattr(params, name) != getattr(_DEFAULTS, name):
+                raise BadRequest("has no meaning without a top_p_decay below 1", field=name)
     _check_best_of(params)
     for name in NOT_YET:
         if getattr(params, name) != getattr(_DEFAULTS, name):

@@ -11,7 +11,8 @@ FinishReason = Literal["stop", "length"]
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Why a sequence ended. ``stop_reason``: ``eos``, ``grammar``, the stop string or the stop token id; None for length."""
+    """Why a sequence ended. ``stop_reason``: ``eos``, ``grammar``, the stop string, the stop token id (of a stop sequence its last
+    one); None for length."""
 
     reason: FinishReason
     stop_reason: str | int | None = None
@@ -25,20 +26,22 @@ class FinishRules:
     stop_token_ids: frozenset[int]
     max_tokens: int
 
-    def check(self, token_id: int, num_tokens: int) -> Finish | None:
-        """The reason at the token that makes the output ``num_tokens`` long, or None. Order: end id, length, stop id."""
+    def check(self, token_id: int, num_tokens: int, *, stop_found: bool = False) -> Finish | None:
+        """The reason at the token that makes the output ``num_tokens`` long, or None. Order: end id, length, stop id or stop
+        sequence (``stop_found``: one ends here)."""
         if token_id in self.end_ids:
             return Finish("stop", "eos")
         if num_tokens >= self.max_tokens:
             return Finish("length")
-        return Finish("stop", token_id) if token_id in self.stop_token_ids else None
+        return Finish("stop", token_id) if stop_found or token_id in self.stop_token_ids else None
 
 
 class StopStrings:
     """Streams text and ends it at the stop string that is complete first (the longest of those that end together), also one that
     crosses token borders: how the text was cut into tokens makes no difference.
 
-    Text that could be the beginning of a stop string is held back until it is decided.
+    Text that could be the beginning of a stop string is held back until it is decided. A stop string that is complete while
+    ``armed`` is False (before min_tokens) is text like any other.
     """
 
     def __init__(self, stops: Sequence[str], *, include_stop: bool = False) -> None:
@@ -47,14 +50,14 @@ class StopStrings:
         self._held = ""
         self.found: str | None = None
 
-    def push(self, text: str) -> str:
+    def push(self, text: str, *, armed: bool = True) -> str:
         """Text that may be shown now. After ``found`` is set nothing more comes out."""
         if self.found is not None:
             return ""
-        self._held += text
+        old, self._held = len(self._held), self._held + text
         if not self._stops:
             return self.flush()
-        hits = [(at + len(stop), at, stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        hits = self._hits(old) if armed else []
         if hits:
             _, at, stop = min(hits)
             return self._end(at, stop)
@@ -62,6 +65,11 @@ class StopStrings:
         shown = self._held[: len(self._held) - keep]
         self._held = self._held[len(shown) :]
         return shown
+
+    def _hits(self, old: int) -> list[tuple[int, int, str]]:
+        """End, beginning and stop string of those that are complete beyond the first ``old`` characters held."""
+        found = ((self._held.find(stop, max(old - len(stop) + 1, 0)), stop) for stop in self._stops)
+        return [(at + len(stop), at, stop) for at, stop in found if at >= 0]
 
     def flush(self) -> str:
         """What was held back, where the sequence ends for another reason."""

@@ -28,6 +28,10 @@ class SlotSamplingParams:
         self._top_p[slot], self._min_p[slot] = params.top_p, params.min_p
         self._seed[slot], self._first_offset[slot] = seed, first_offset
 
+    def set_top_p(self, slot: int, value: float) -> None:
+        """The top-p of the next launches, where it decays from token to token."""
+        self._top_p[slot] = value
+
     def check_owner(self, slot: int, owner: int) -> None:
         """Raises ValueError where ``owner`` does not own the slot."""
         if self._owner[slot] != owner:

@@ -128,7 +128,7 @@ async def test_bad_requests_name_the_field_and_harm_nothing(client: AsyncClient)
     for arguments, code, field in (
         ({"temperature": float("nan")}, "bad_request", "temperature"),
         ({"frobnicate": 1}, "bad_request", "frobnicate"),
-        ({"repetition_penalty": 1.3}, "bad_request", "repetition_penalty"),
+        ({"repetition_penalty": 0}, "bad_request", "repetition_penalty"),
         ({"prompt": None, "prompt_token_ids": [1, 1 << 20]}, "bad_request", "prompt_token_ids[1]"),
         ({"prompt": None, "prompt_token_ids": [5] * 300}, "too_large", "prompt"),
         ({"regex": "a", "choice": ["b"]}, "bad_request", "structured_outputs"),
