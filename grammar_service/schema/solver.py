@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from grammar_service.schema.arrays import Arrays
 from grammar_service.schema.case import UNIVERSE, Case, TooMany, weight
+from grammar_service.schema.complement import complement_cases
 from grammar_service.schema.document import Document
 from grammar_service.schema.exclusive import exactly_one, frugal
 from grammar_service.schema.expand import expand_node
@@ -27,15 +28,12 @@ from grammar_service.schema.expr import (
     Values,
     Without,
     conj,
-    disj,
-    neg,
-    values,
 )  # fmt: skip
 from grammar_service.schema.keys import Keys, finite
-from grammar_service.schema.membership import accepts, structure_of
+from grammar_service.schema.membership import accepts
 from grammar_service.schema.numbers import Numbers
 from grammar_service.schema.objects import Objects
-from grammar_service.schema.pattern import Pattern
+from grammar_service.schema.slim import finite_set, slim
 from grammar_service.schema.texts import Texts
 from shared.errors import GrammarTooLarge, UnsupportedSchema
 
@@ -62,11 +60,12 @@ class Solver:
         self._known: dict[tuple[bool, Expr], tuple[Case, ...]] = {}
         self._chain: set[Expr] = set()
         self._proving: set[Expr] = set()
-        self._loops = 0
+        self.loops = 0
         self.exact = False
         self._work = 0
         self._proof_work = 0
         self._unproved: set[Expr] = set()
+        self._finite: dict[Node, Expr] = {}
         self._proof_end = 0
 
     def note(self, rewrite: str, pointer: str) -> None:
@@ -95,15 +94,15 @@ class Solver:
         if known is not None:
             return known
         if expr in self._chain:
-            self._loops += 1
+            self.loops += 1
             return ()
-        before, outermost = self._loops, not self._chain
+        before, outermost = self.loops, not self._chain
         self._chain.add(expr)
         try:
             found = _absorbed(self._solve(expr))
         finally:
             self._chain.discard(expr)
-        if outermost or self._loops == before:
+        if outermost or self.loops == before:
             self._known[self.exact, expr] = found
         return found
 
@@ -118,13 +117,13 @@ class Solver:
             case ExactlyOne():
                 return exactly_one(self, expr)
             case Neg(item):
-                return self._negation(item)
+                return complement_cases(self, item)
             case Without(item):
                 return frugal(self, item)
             case Opaque():
                 return list(UNIVERSE)
             case _:
-                kept = self._kept(expr)
+                kept = self.kept(expr)
                 return [] if kept is None else [kept]
 
     def _product(self, parts: tuple[Expr, ...]) -> list[Case]:
@@ -162,9 +161,9 @@ class Solver:
         if type(a) is not type(b):
             return None
         met = a.meet(b)  # type: ignore[arg-type]
-        return None if met is None else self._kept(met)
+        return None if met is None else self.kept(met)
 
-    def _kept(self, case: Case) -> Case | None:
+    def kept(self, case: Case) -> Case | None:
         """The case, settled; None where it is proved empty."""
         match case:
             case Numbers() | Texts():
@@ -173,7 +172,7 @@ class Solver:
                 settled = case.settled()
                 return settled if settled and not self._lacks_item(settled) else None
             case Objects():
-                found = case.settled()
+                found = slim(self.finite_of, case).settled()
                 return found if found and not self._lacks_value(found) else None
             case _:
                 return case
@@ -222,54 +221,11 @@ class Solver:
             self._unproved.add(expr)
             return False
 
-    def _negation(self, item: Expr) -> list[Case]:
-        match item:
-            case Node():
-                before = self._loops
-                found = list(self.cases(neg(self.expand(item))))
-                if self._loops != before:
-                    raise UnsupportedSchema("a reference loops through not", pointer=item.pointer, keyword="$ref")
-                return found
-            case All(parts):
-                return list(self.cases(disj(*(neg(part) for part in parts))))
-            case Some(options):
-                if all(isinstance(option, Case) for option in options):
-                    return [case for whole in UNIVERSE for case in self._outside(whole, options)]
-                return list(self.cases(conj(*(neg(option) for option in options))))
-            case ExactlyOne(options):
-                pairs = [conj(a, b) for at, a in enumerate(options) for b in options[at + 1 :]]
-                return list(self.cases(disj(conj(*(neg(option) for option in options)), *pairs)))
-            case Opaque():
-                return list(UNIVERSE)
-            case Values():
-                return self._outside_values(item)
-            case _:
-                others = [case for case in UNIVERSE if type(case) is not type(item)]
-                return others + [kept for case in item.complement() if (kept := self._kept(case)) is not None]
-
-    def _outside(self, whole: Case, options: tuple[Case, ...]) -> list[Case]:
-        """What typed cases leave of one type: only those of the type take anything away."""
-        found = [whole]
-        for option in options:
-            if isinstance(option, Values):
-                found = self.met(found, self.cases(neg(option)), (whole,))
-            elif type(option) is type(whole):
-                found = self.met(found, option.complement(), (whole,))
-        return found
-
-    def _outside_values(self, item: Values) -> list[Case]:
-        """All values but these: every scalar taken out of its type, every array and object by its structure."""
-        scalars = [member.value for member in item.members if not isinstance(member.value, list | dict)]
-        literals = [value for value in (None, True, False) if not any(value is scalar for scalar in scalars)]
-        numbers = frozenset(m.key[1] for m in item.members if m.key[0] == "number")  # type: ignore[index]
-        texts = frozenset(Pattern("text", value) for value in scalars if isinstance(value, str))
-        found: list[Case] = [values(literals)] if literals else []
-        found += [Numbers(excluded=numbers), Texts(forbid=texts)]
-        for universe in (Arrays(), Objects()):
-            shapes = [structure_of(m.value) for m in item.members if isinstance(m.value, list | dict)]
-            same = [shape for shape in shapes if type(shape) is type(universe)]
-            found.extend(case for case in self.cases(conj(universe, *(neg(shape) for shape in same))))
-        return found
+    def finite_of(self, node: Node) -> Expr:
+        """The node as a finite set where its keywords plainly make it one."""
+        if node not in self._finite:
+            self._finite[node] = finite_set(self.expand, node)
+        return self._finite[node]
 
     def keys_of(self, expr: Expr) -> list[Keys]:
         """The strings of a set, as sets of property names."""
