@@ -16,6 +16,10 @@ def main(argv: Sequence[str] | None = None, program: str = "python -m grammar_se
     """Runs a grammar service until SIGTERM or SIGINT. Exit codes: 0 drained, 2 a setting is wrong."""
     try:
         settings = load(GrammarSettings, PREFIX, argv, description=__doc__.split(":")[0], program=program)
+        if settings.supervise:
+            from grammar_service.supervise import supervise
+
+            return supervise(sys.argv[1:] if argv is None else argv)
         return serve(settings)
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
@@ -34,6 +38,8 @@ def serve(settings: GrammarSettings) -> int:
     from grammar_service.service import Service
     from shared import log, metrics
 
+    if settings.parent:
+        _end_with(settings.parent)
     if not settings.name:
         settings = msgspec.structs.replace(settings, name=f"{socket.gethostname()}-{os.getpid()}")
     log.configure("grammar-service", settings.log_level)
@@ -60,6 +66,17 @@ def serve(settings: GrammarSettings) -> int:
     if failure:
         raise failure[0]
     return 0
+
+
+def _end_with(parent: int) -> None:
+    """A service whose supervisor was killed must not live on beside the next one."""
+    import ctypes
+    import os
+    import signal
+
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

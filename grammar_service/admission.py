@@ -25,6 +25,7 @@ from grammar_service.stepper import Budget, Stepper
 from grammar_service.trial import TrialLimits
 from grammar_service.vocabularies import Assembly, Loaded, Vocabularies
 from grammar_service.walks import walk
+from grammar_service.watch import BusyMark
 from shared import log
 from shared.errors import BadRequest, MaskstreamError
 from shared.guide import key_of
@@ -64,7 +65,9 @@ class Waiter(NamedTuple):
 class Admission:
     """Everything that may take long happens in other threads; their results come back through the inbox."""
 
-    def __init__(self, settings: GrammarSettings, inbox: queue.SimpleQueue[Any], send: Callable[[int, Message], None]) -> None:
+    def __init__(
+        self, settings: GrammarSettings, inbox: queue.SimpleQueue[Any], send: Callable[[int, Message], None], busy: BusyMark
+    ) -> None:
         self._settings = settings
         self._inbox = inbox
         self._send = send
@@ -77,7 +80,8 @@ class Admission:
         cores = os.cpu_count() or 1
         self._threads = settings.threads or cores
         self._refused = NegativeCache(settings.negative_cache_s)
-        self._isolation = Isolation(TrialLimits(settings.compile_timeout_s, settings.compile_memory_bytes, settings.step_hard_s))
+        trial = TrialLimits(settings.compile_timeout_s, settings.compile_memory_bytes, settings.step_hard_s)
+        self._isolation = Isolation(trial, busy, settings.step_kill_s)
         self._compiler = Compiler(settings.compile_jobs or cores, settings.compile_queue, self._isolation.attempt, inbox)
 
     def handlers(self) -> dict[type, Callable[[Peer, Any], None]]:

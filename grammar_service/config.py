@@ -41,5 +41,7 @@ class GrammarSettings(Settings, frozen=True, kw_only=True):
     step_soft_s: Annotated[float, Meta(description="a session's step beyond this gets a lane of its own", gt=0, le=60)] = 0.05
     step_hard_s: Annotated[float, Meta(description="a session's step beyond this fails (step_timeout)", gt=0, le=60)] = 0.25
     step_kill_s: Annotated[float, Meta(description="a step beyond this costs the process, which is replaced", gt=0, le=600)] = 5.0
+    supervise: Annotated[bool, Meta(description="start the service again when it dies")] = False
+    parent: Annotated[int, Meta(description="end when this process ends (set by the supervisor); 0: none", ge=0)] = 0
     drain_s: Annotated[float, Meta(description="after SIGTERM: longest wait for the sessions to move", ge=0, le=3600)] = 10.0
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="least level logged")] = "info"

@@ -15,6 +15,7 @@ import msgspec
 from grammar_service.compile import Task, plan_of
 from grammar_service.limits import check, is_trivially_safe
 from grammar_service.trial import TrialLimits, TrialResult
+from grammar_service.watch import BusyMark
 from grammar_service.zygote import DROP, HEADER, LOAD, TRY, Ending, Request
 from shared import log, metrics
 from shared.errors import CompileCrashed, CompileTimeout, MaskstreamError
@@ -32,10 +33,12 @@ class Attempt(NamedTuple):
 
 
 class Isolation:
-    """Starts the zygote at first use and again if it dies. Safe for several threads."""
+    """Starts the zygote, and again if it dies. Safe for several threads. ``kill_s`` is for the loop that ``busy`` tells of."""
 
-    def __init__(self, limits: TrialLimits) -> None:
+    def __init__(self, limits: TrialLimits, busy: BusyMark, kill_s: float) -> None:
         self._limits = limits
+        self._busy = busy
+        self._kill_s = kill_s
         self._lock = threading.Lock()
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -123,8 +126,10 @@ class Isolation:
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair()
         with theirs:
-            command = [sys.executable, "-m", "grammar_service.zygote", str(theirs.fileno())]
-            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+            passed = [theirs.fileno(), self._busy.descriptor]
+            numbers = [*map(str, passed), str(self._kill_s)]
+            command = [sys.executable, "-m", "grammar_service.zygote", *numbers]
+            self._process = subprocess.Popen(command, pass_fds=passed, stdin=subprocess.DEVNULL)
         self._control = ours
         for fingerprint, data in self._vocabularies.items():
             body = fingerprint.encode() + data

@@ -14,6 +14,7 @@ from grammar_service.admission import Admission
 from grammar_service.config import GrammarSettings
 from grammar_service.links import Connected, Links, Lost, Received
 from grammar_service.peer import Peer
+from grammar_service.watch import BusyMark
 from shared import log, metrics
 from shared.protocol import (
     Close,
@@ -39,8 +40,9 @@ class Service:
         self._log = log.get("service")
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._links = Links(settings.workers, insecure=settings.insecure, resolve_s=settings.resolve_s, inbox=self._inbox)
+        self._busy = BusyMark()
         self._peers: dict[int, Peer] = {}
-        self._admission = Admission(settings, self._inbox, self.send)
+        self._admission = Admission(settings, self._inbox, self.send, self._busy)
         self._hello = Hello(
             service=settings.name, instance=uuid.uuid4().hex, engines=engines.versions(),
             max_outstanding_steps=settings.outstanding_steps,
@@ -59,11 +61,15 @@ class Service:
         try:
             while not self._may_leave():
                 self._turned_s = time.monotonic()
-                self._handle(self._next_event())
+                event = self._next_event()
+                self._busy.enter()
+                self._handle(event)
                 self._keep_house()
+                self._busy.leave()
         finally:
             self._admission.close()
             self._links.close()
+            self._busy.close()
 
     def _next_event(self) -> Any:
         try:

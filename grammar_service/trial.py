@@ -17,9 +17,10 @@ import numpy as np
 
 from grammar_service.compile import build, plan_of
 from grammar_service.engines.base import Matcher
+from grammar_service.engines.messages import refusal
 from grammar_service.vocabularies import Loaded
 from shared.bitmask import token_ids
-from shared.errors import BadRequest, GrammarTooLarge, MaskstreamError
+from shared.errors import BadRequest, GrammarTooLarge, MaskstreamError, StepError
 from shared.guide import Guide
 from shared.protocol import Plan, WireError
 
@@ -108,7 +109,10 @@ def _checked(trial: Trial, limits: TrialLimits) -> Plan:
     if plan is None:
         raise BadRequest("nothing to try", field="guide")
     grammar = build(plan, trial.loaded)
-    probe(grammar.factory.create(()), trial.loaded.vocab_size, limits.row_s)
+    try:
+        probe(grammar.factory.create(()), trial.loaded.vocab_size, limits.row_s)
+    except StepError as error:  # what breaks within a few tokens is no grammar to begin with
+        raise refusal(error.message) from error
     return plan
 
 

@@ -1,4 +1,4 @@
-"""The process whose forked children try guides: ``python -m grammar_service.zygote FD``. Single-threaded, no ZMQ, no executor.
+"""The process whose forked children try guides: ``python -m grammar_service.zygote FD PAGE LIMIT``. One thread, no ZMQ.
 
 It holds the tokenizer tables, which its children share copy-on-write. A request comes with two descriptors: a pipe for the child's
 result and a socket on which the zygote says how the child ended. Only our own service writes to the control socket.
@@ -21,6 +21,7 @@ import msgspec
 from grammar_service import engines
 from grammar_service.trial import Trial, TrialLimits, run_trial
 from grammar_service.vocabularies import Loaded
+from grammar_service.watch import CHECK_S, Watcher
 from shared.errors import MaskstreamError
 from shared.guide import Guide
 from shared.protocol import Plan
@@ -59,7 +60,8 @@ class _Child(NamedTuple):
 class Zygote:
     """The loop: requests in, children out, late ones killed, all of them reaped."""
 
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, watcher: Watcher) -> None:
+        self._watcher = watcher
         self._control = control
         self._loaded: dict[str, Loaded] = {}
         self._children: dict[int, _Child] = {}
@@ -75,10 +77,11 @@ class Zygote:
                 elif not self._serve():
                     return
             self._kill_late()
+            self._watcher.look()
 
-    def _patience_s(self) -> float | None:
+    def _patience_s(self) -> float:
         deadlines = [child.deadline_s for child in self._children.values() if not child.late]
-        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+        return min([CHECK_S, *(max(0.0, deadline_s - time.monotonic()) for deadline_s in deadlines)])
 
     def _serve(self) -> bool:
         head, descriptors, _, _ = socket.recv_fds(self._control, HEADER.size, 2)
@@ -147,13 +150,13 @@ def receive_exactly(control: socket.socket, length: int) -> bytes:
 
 
 def main() -> int:
-    """Serves the control socket inherited as descriptor ``argv[1]``."""
+    """Serves the control socket inherited as descriptor ``argv[1]``, and watches the parent by ``argv[2]`` and ``argv[3]``."""
     import grammar_service.plan  # noqa: F401 - once, here: each child would pay for it
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the service decides when we end
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with socket.socket(fileno=int(sys.argv[1])) as control:
-        Zygote(control).run()
+        Zygote(control, Watcher(int(sys.argv[2]), os.getppid(), float(sys.argv[3]))).run()
     return 0
 
 
