@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from grammar_service.ebnf_syntax import parse_ebnf, spelled_out
 from grammar_service.regex_print import to_lark
-from grammar_service.regex_tree import Chars, Ranges, Tree, alt, cat, complement, literal, rep
+from grammar_service.regex_tree import Chars, Tree, alt, cat, literal, rep
+from grammar_service.schema.ebnf_text import ebnf_char, ebnf_class
 from grammar_service.schema.grammar import Grammar, Literal, Repeated, Rule, Sequence, Symbol, Terminal
 from grammar_service.schema.lark_text import LarkText
 from shared.errors import BadRequest, GrammarTooLarge, Unsatisfiable, UnsupportedSchema
@@ -117,9 +118,9 @@ def _ebnf_sequence(body: Sequence, names: dict[str, str]) -> str:
 def _ebnf_symbol(symbol: Symbol, names: dict[str, str]) -> str:
     match symbol:
         case Literal(text):
-            return '"' + "".join(_ebnf_char(ord(char)) for char in text) + '"'
+            return '"' + "".join(ebnf_char(ord(char)) for char in text) + '"'
         case Terminal(Chars(ranges)):
-            return _ebnf_class(ranges)
+            return ebnf_class(ranges)
         case Rule(name):
             return names[name]
         case Repeated(body, low, high):
@@ -128,20 +129,6 @@ def _ebnf_symbol(symbol: Symbol, names: dict[str, str]) -> str:
             return f"({_ebnf_sequence(body, names)}){mark}"
         case _:
             raise ValueError(f"no EBNF for {symbol!r}")
-
-
-def _ebnf_char(code: int) -> str:
-    if 0x20 <= code < 0x7F and chr(code) not in '"\\[]^-':
-        return chr(code)
-    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
-
-
-def _ebnf_class(ranges: Ranges) -> str:
-    inverse = complement(ranges)
-    negated = len(inverse) < len(ranges) and bool(inverse)
-    shown = inverse if negated else ranges
-    spans = "".join(_ebnf_char(low) + (f"-{_ebnf_char(high)}" if high > low else "") for low, high in shown)
-    return f"[{'^' if negated else ''}{spans}]"
 
 
 def ebnf_for_llguidance(grammar: Grammar) -> str:

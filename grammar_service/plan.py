@@ -15,7 +15,9 @@ from grammar_service.regex_print import to_lark, to_rust
 from grammar_service.regex_resolve import whole_language
 from grammar_service.regex_syntax import RegexError
 from grammar_service.regex_tree import Tree, alt, is_plain, literal
+from grammar_service.schema.ebnf_text import EbnfText
 from grammar_service.schema.front import compile_schema
+from grammar_service.schema.grammar import Grammar, Terminal
 from grammar_service.schema.reader import read_json
 from shared.errors import BadRequest, GrammarTooLarge, Unsatisfiable, UnsupportedSchema
 
@@ -48,8 +50,10 @@ def plan_guide(
     engine: str = "auto",
     max_whitespace: int = 8,
     on_unsupported: str = "refuse",
+    any_order: bool = True,
 ) -> Plan:
     """The plan for one guide. ``guide_value`` is text, or a JSON value where the kind takes JSON.
+    ``any_order`` lets an object's properties come in any order; without it they come in the order of the schema.
 
     Raises BadRequest (malformed), UnsupportedSchema (no engine enforces it; pointer and keyword name the place),
     Unsatisfiable (no finite text fits) and GrammarTooLarge.
@@ -60,9 +64,9 @@ def plan_guide(
         raise BadRequest("NUL is not allowed in a guide", field="guide")
     match kind:
         case "json" | "json_object":
-            return _plan_schema({} if kind == "json" else {"type": "object"}, engine, max_whitespace, on_unsupported)
+            return _plan_schema({} if kind == "json" else {"type": "object"}, engine, max_whitespace, on_unsupported, any_order)
         case "json_schema":
-            return _plan_schema(_json_value(guide_value), engine, max_whitespace, on_unsupported)
+            return _plan_schema(_json_value(guide_value), engine, max_whitespace, on_unsupported, any_order)
         case "regex":
             return _plan_regex(_text(guide_value, kind), engine)
         case "choice":
@@ -100,10 +104,13 @@ def _plan_ebnf(text: str, engine: str) -> Plan:
     return Plan(engine="xgrammar", kind="ebnf", text=ebnf_for_xgrammar(grammar), rewrites=["root rule wrapped"])
 
 
-def _plan_schema(schema: Any, engine: str, max_whitespace: int, on_unsupported: str) -> Plan:
-    front = compile_schema(schema, max_whitespace=max_whitespace, validate=on_unsupported == "validate")
+def _plan_schema(schema: Any, engine: str, max_whitespace: int, on_unsupported: str, any_order: bool) -> Plan:
+    ebnf = engine == "xgrammar"
+    front = compile_schema(
+        schema, max_whitespace=max_whitespace, validate=on_unsupported == "validate", any_order=any_order, ebnf=ebnf
+    )
     return Plan(
-        engine="llguidance", kind="lark", text=front.lark, options={"max_whitespace": max_whitespace},
+        engine="xgrammar" if ebnf else "llguidance", kind="ebnf" if ebnf else "lark", text=front.text, options={"max_whitespace": max_whitespace},
         warnings=front.warnings, rewrites=front.rewrites, dropped=front.dropped, validate_after=bool(front.dropped),
     )  # fmt: skip
 
@@ -119,6 +126,9 @@ def _plan_regex(text: str, engine: str) -> Plan:
 
 
 def _plan_tree(tree: Tree, engine: str) -> Plan:
+    if engine == "xgrammar":
+        grammar = Grammar("start", {"start": [(Terminal(tree),)]})
+        return Plan(engine="xgrammar", kind="ebnf", text=EbnfText(grammar, 0).text())
     if is_plain(tree):
         return Plan(engine="llguidance", kind="regex", text=to_rust(tree))
     return Plan(engine="llguidance", kind="lark", text=f"start: TEXT\nTEXT: {to_lark(tree)}\n")

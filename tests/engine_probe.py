@@ -6,8 +6,10 @@ import json
 import random
 from typing import Any
 
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+import numpy as np
+from llguidance import LLMatcher, LLTokenizer
 
+from grammar_service.engines.stubs import import_xgrammar
 from grammar_service.plan import Plan, plan_guide
 
 TOKENIZER = LLTokenizer("byte")
@@ -72,4 +74,30 @@ def dumps(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-__all__ = ["LLParserLimits", "accepts", "bits", "dumps", "matcher_of", "producible", "walk"]
+class ByteMatcher:
+    """An xgrammar matcher over 256 one-byte tokens and a stop token, with the calls that this probe makes."""
+
+    def __init__(self, plan: Plan) -> None:
+        module = import_xgrammar()
+        tokens = [bytes([code]) for code in range(256)] + [b""]
+        info = module.TokenizerInfo(tokens, module.VocabType.RAW, vocab_size=257, stop_token_ids=[256])
+        compiled = module.GrammarCompiler(info, max_threads=1, cache_enabled=False).compile_grammar(plan.text)
+        self._matcher = module.GrammarMatcher(compiled)
+        self._row = np.zeros((1, 9), dtype=np.int32)
+
+    def reset(self) -> None:
+        self._matcher.reset()
+
+    def allowed(self) -> list[int]:
+        self._matcher.fill_next_token_bitmask(self._row, 0)
+        return [token for token in range(257) if int(self._row[0, token // 32]) >> (token % 32) & 1]
+
+    def produces(self, text: str) -> bool:
+        self.reset()
+        for byte in text.encode():
+            if byte not in self.allowed() or not self._matcher.accept_token(byte):
+                return False
+        return 256 in self.allowed()
+
+
+__all__ = ["ByteMatcher", "accepts", "bits", "dumps", "matcher_of", "producible", "walk"]

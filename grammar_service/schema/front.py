@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from grammar_service.schema.document import Document
+from grammar_service.schema.ebnf_text import EbnfText
 from grammar_service.schema.expr import Node
 from grammar_service.schema.lark_text import LarkText
 from grammar_service.schema.solver import Solver
@@ -15,22 +16,24 @@ from shared.errors import GrammarTooLarge, Unsatisfiable
 
 
 class Front(msgspec.Struct, frozen=True, kw_only=True):
-    """Lark text and what is to be said about it."""
+    """The grammar's text and what is to be said about it."""
 
-    lark: str
+    text: str
     rewrites: list[str]
     warnings: list[str]
     dropped: list[str]
 
 
-def compile_schema(schema: Any, *, max_whitespace: int = 8, validate: bool = False, any_order: bool = True) -> Front:
-    """Raises BadRequest, UnsupportedSchema, Unsatisfiable, GrammarTooLarge."""
+def compile_schema(
+    schema: Any, *, max_whitespace: int = 8, validate: bool = False, any_order: bool = True, ebnf: bool = False
+) -> Front:
+    """Lark text for llguidance, or with ``ebnf`` EBNF for xgrammar. Raises BadRequest, UnsupportedSchema, Unsatisfiable, GrammarTooLarge."""
     solver = Solver(Document(schema), validate=validate)
     try:
-        grammar = GrammarWriter(solver, any_order=any_order).write(Node("")).pruned()
+        grammar = GrammarWriter(solver, any_order=any_order and not ebnf).write(Node("")).pruned()
     except RecursionError as error:
         raise GrammarTooLarge("the schema refers to itself too deeply in place", keyword="$ref") from error
     if grammar is None:
         raise Unsatisfiable("no finite JSON value fits the schema", pointer="", keyword="")
-    text = LarkText(grammar, max_whitespace).text()
-    return Front(lark=text, rewrites=list(solver.rewrites), warnings=list(solver.warnings), dropped=list(solver.dropped))
+    text = (EbnfText if ebnf else LarkText)(grammar, max_whitespace).text()
+    return Front(text=text, rewrites=list(solver.rewrites), warnings=list(solver.warnings), dropped=list(solver.dropped))
