@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -27,7 +27,8 @@ class Descriptor:
 
     ``launch`` is compared with the device's own counter; a mismatch turns every guided row into HOLD. ``action`` int32 [slots]
     (SlotAction); ``bitmask`` int32 [slots, W], row s belongs to slot s where its action is GUIDED; ``rows`` the parameters,
-    a row a slot; ``epoch`` int64 [slots] is the owner's epoch: a launch never acts for an owner that has gone.
+    a row a slot; ``num_logprobs`` alternatives are told beside the sampled token, None: no log-probabilities; ``processed`` bool
+    [slots]: the slots that want those of the filtered distribution; ``epoch`` int64 [slots] is the owner's epoch: a launch never acts for an owner that has gone.
     """
 
     launch: int
@@ -37,7 +38,7 @@ class Descriptor:
     rows: SampleRows | None = None
     overlay: Overlay | None = None
     num_logprobs: int | None = None
-    logprobs_mode: str = "raw"
+    processed: NDArray[np.bool_] | None = None
 
     @classmethod
     def holding(cls, launch: int, slots: int, words: int) -> Descriptor:
@@ -67,6 +68,7 @@ class LaunchResult:
     forward_s: float = 0.0
     wait_s: float = 0.0
     error: Exception | None = None
+    slot_errors: dict[int, Exception] = field(default_factory=dict)
 
     @classmethod
     def nothing(cls, launch: int, slots: int) -> LaunchResult:

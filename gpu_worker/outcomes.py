@@ -89,14 +89,14 @@ class Outcomes:
         elif state.request.guide is not None and (state.request.verify or self._must_validate(state)):
             self._validators.submit(self._judge, state)
         else:
-            self._reply(state.request.client, state.done([None] * len(state.sequences)))
+            self._reply(state.request.client, state.done([None] * len(state.chosen)))
 
     def _must_validate(self, state: RequestInProgress) -> bool:
         return bool(state.compiled and state.compiled.plan and state.compiled.plan.validate_after)
 
     def _judge(self, state: RequestInProgress) -> None:
         valid: list[bool | None] = []
-        for sequence in state.sequences:
+        for sequence in state.chosen:
             try:
                 valid.append(validator.is_valid(state.request.guide, sequence.text) if state.request.guide else None)
             except Exception as error:  # a schema that the validator cannot read is not the text's fault
@@ -124,7 +124,7 @@ def _nothing_left(names: list[str], num_tokens: int) -> MaskstreamError:
 
 
 def _logprob(sequence: Sequence, result: LaunchResult, slot: int, token_id: int) -> TokenLogprob | None:
-    wanted = sequence.request.params.logprobs
+    wanted = sequence.num_logprobs
     if wanted is None or result.logprob is None or result.rank is None:
         return None
     top: list[tuple[int, float]] = []

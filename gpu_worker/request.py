@@ -46,7 +46,7 @@ class Model:
 class Request:
     """One admitted request. ``deadline_s`` and ``received_s`` are on the worker's clock; ``end_ids`` are the tokens that end a text
     by themselves (the request's stop set towards a grammar); ``output_token_ids`` are tokens it came with (continuation);
-    ``rules``: what its parameters forbid, prefer and end."""
+    ``rules``: what its parameters forbid, prefer and end. Texts that are ranked at the end are not streamed."""
 
     client: bytes
     request_id: str
@@ -92,7 +92,7 @@ def admit(message: Generate, client: bytes, model: Model, *, now_s: float, deadl
     return Request(
         client=client, request_id=message.request_id, prompt_token_ids=prompt, output_token_ids=list(message.output_token_ids),
         params=params, guide=guide, end_ids=_end_ids(params, model.vocabulary), max_tokens=min(params.max_tokens, room),
-        stream=message.stream, verify=message.verify, received_s=now_s, deadline_s=now_s + wanted_s, rules=rules,
+        stream=message.stream and not params.is_ranked, verify=message.verify, received_s=now_s, deadline_s=now_s + wanted_s, rules=rules,
     )  # fmt: skip
 
 

@@ -27,13 +27,22 @@ class RequestInProgress:
     def ended(self) -> bool:
         return all(sequence.finish is not None for sequence in self.sequences) or self.cancelled
 
+    @property
+    def chosen(self) -> list[Sequence]:
+        """The n sequences that are returned: all, or the best of more by cumulative log-probability (the lower number first where
+        two are equal), best first (spec 129)."""
+        if not self.request.params.is_ranked:
+            return self.sequences
+        ranked = sorted(self.sequences, key=lambda sequence: -sequence.cumulative_logprob)
+        return ranked[: self.request.params.n]
+
     def done(self, valid: list[bool | None]) -> Done:
-        """The good ending (a cancelled request ends well too, with what it has)."""
+        """The good ending (a cancelled request ends well too, with what it has); ``valid`` judges ``chosen``."""
         plan = self.compiled.plan if self.compiled else None
         services = sorted({service for sequence in self.sequences for service in sequence.services})
         return Done(
             request_id=self.request.request_id,
-            choices=[sequence.choice(judged) for sequence, judged in zip(self.sequences, valid, strict=True)],
+            choices=[s.choice(judged, rank) for rank, (s, judged) in enumerate(zip(self.chosen, valid, strict=True))],
             usage=self.usage(),
             guide_kind=self.request.guide.kind if self.request.guide else "",
             engine=f"{plan.engine} {plan.engine_version}" if plan else "",
@@ -82,7 +91,7 @@ class Requests:
     _next_epoch: int = 1
 
     def begin(self, request: Request) -> RequestInProgress:
-        sequences = [self._sequence(request, child) for child in range(request.params.n)]
+        sequences = [self._sequence(request, child) for child in range(request.params.num_drawn)]
         state = RequestInProgress(request, sequences)
         self.by_key[request.key] = state
         return state

@@ -75,6 +75,11 @@ class Sequence:
         return self.request.prompt_token_ids
 
     @property
+    def num_logprobs(self) -> int | None:
+        """Alternatives wanted beside the sampled token, None: not even its own. Texts that are ranked need their own (spec 129)."""
+        return 0 if self.params.logprobs is None and self.params.is_ranked else self.params.logprobs
+
+    @property
     def guided(self) -> bool:
         return self.request.guide is not None
 
@@ -146,19 +151,19 @@ class Sequence:
         self.text += self.stops.push(self.detokenizer.flush()) + self.stops.flush()
         return self.text if self.request.params.detokenize else ""
 
-    def choice(self, valid: bool | None) -> Choice:
-        """The finished text. A grammar that has come to its end is told apart from a stop that came earlier."""
+    def choice(self, valid: bool | None, rank: int | None = None) -> Choice:
+        """The finished text, as the choice of its rank or its own number. A grammar that has come to its end is told apart from a stop that came earlier."""
         finish = self.finish
         reason = finish.stop_reason if finish else None
         params = self.request.params
         return Choice(
-            choice=self.child,
+            choice=self.child if rank is None else rank,
             text=self.text if params.detokenize else "",
             token_ids=self.tokens,
             finish_reason=finish.reason if finish else "cancelled",
             stop_reason="grammar" if reason == "eos" and self.guided else reason,
             valid=valid,
-            cumulative_logprob=self.cumulative_logprob if params.logprobs is not None else None,
+            cumulative_logprob=self.cumulative_logprob if self.num_logprobs is not None else None,
             logprobs=self.logprobs if params.logprobs is not None else None,
         )
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence as SequenceOf
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gpu_worker.descriptor import Descriptor, SlotAction
 from gpu_worker.grammar_link import GrammarLink, Outcome, StepTicket, Walk, WalkStatus
@@ -95,11 +96,18 @@ class StepRows:
                 self._params.set_top_p(slot, float(sequence.top_p.value))
             if not sequence.guided and sequence.state.mask is not None:
                 self._ring[launch % RING][slot] = sequence.state.mask
-        wanted = [s.request.params.logprobs for s in sequences if s.request.params.logprobs is not None]
+        wanted = [s.num_logprobs for s in sequences if s.num_logprobs is not None]
         return Descriptor(
             launch=launch, action=action, bitmask=torch.from_numpy(self._ring[launch % RING]), epoch=epoch,
             rows=self._params.rows(position), overlay=self._overlay.overlay(sequences), num_logprobs=max(wanted, default=None),
+            processed=self._processed(sequences),
         )  # fmt: skip
+
+    def _processed(self, sequences: SequenceOf[Sequence]) -> NDArray[np.bool_]:
+        processed = np.zeros(self._slots, np.bool_)
+        wanting = [s for s in sequences if s.num_logprobs is not None and s.params.logprobs_mode == "processed"]
+        processed[[s.slot for s in wanting]] = True
+        return processed
 
 
 def _action(sequence: Sequence) -> SlotAction:

@@ -82,6 +82,16 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         unset = self.temperature is None and self.top_p is None and self.top_k is None
         return unset and not (self.min_p is not None and 0 < self.min_p < 1) and self.top_p_decay >= 1
 
+    @property
+    def num_drawn(self) -> int:
+        """Texts that are made: best_of, n without it."""
+        return self.n if self.best_of is None else self.best_of
+
+    @property
+    def is_ranked(self) -> bool:
+        """Whether n of more are returned, by cumulative log-probability (spec 129)."""
+        return self.num_drawn > self.n
+
     def resolve(self) -> RowParams:
         """Row values (spec 68): greedy rows store neutral values and temperature 0."""
         if self.is_greedy or self.use_beam_search:
@@ -119,7 +129,7 @@ ALIASES: dict[str, str] = {
 
 # Fields whose work is not there yet: any value but the neutral one is refused by name, never ignored.
 NOT_YET: tuple[str, ...] = (
-    "logprobs_mode", "prompt_logprobs", "return_context_logits", "return_generation_logits", "use_beam_search", "beam_width_array",
+    "prompt_logprobs", "return_context_logits", "return_generation_logits", "use_beam_search", "beam_width_array",
     "beam_search_diversity_rate", "length_penalty", "early_stopping", "exclude_input_from_output", "thinking_token_budget",
     "logits_processors",
 )  # fmt: skip
@@ -185,12 +195,8 @@ def check(params: SamplingParams) -> None:
 
 
 def _check_best_of(params: SamplingParams) -> None:
-    best_of = params.best_of if params.best_of is not None else params.n
-    if best_of < params.n:
-        raise BadRequest(f"{best_of} is less than n {params.n}", field="best_of")
-    if best_of > 1 and params.is_greedy:
-        raise BadRequest(
-            "greedy sampling gives the same text every time; set a temperature", field="n" if params.n > 1 else "best_of"
-        )
-    if best_of > params.n:
-        raise BadRequest("not supported yet beyond n", field="best_of")
+    if params.num_drawn < params.n:
+        raise BadRequest(f"{params.best_of} is less than n {params.n}", field="best_of")
+    if params.num_drawn > 1 and params.is_greedy:
+        field = "n" if params.n > 1 else "best_of"
+        raise BadRequest("greedy sampling gives the same text every time; set a temperature", field=field)

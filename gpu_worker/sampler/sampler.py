@@ -1,6 +1,11 @@
-"""One sampling launch over all slots, through the reference kernels."""
+"""One sampling launch over all slots, through the reference kernels.
+
+Rows are independent of each other, so a batch that wants both kinds of log-probability is sampled in two calls with the same tokens.
+"""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import numpy as np
 import torch
@@ -8,7 +13,9 @@ from numpy.typing import NDArray
 
 from gpu_worker.descriptor import Descriptor, LaunchResult, SlotAction
 from kernels import reference
-from kernels.reference import SampleResult
+from kernels.reference import SampleResult, SampleStatus
+
+LogprobMode = Literal["raw", "processed"]
 
 
 def sample_launch(logits: torch.Tensor | None, descriptor: Descriptor, action: NDArray[np.int32], vocab_size: int) -> LaunchResult:
@@ -19,28 +26,44 @@ def sample_launch(logits: torch.Tensor | None, descriptor: Descriptor, action: N
     slots = len(action)
     result = LaunchResult.nothing(descriptor.launch, slots)
     result.epoch, result.action = descriptor.epoch.copy(), action
+    result.status[action > SlotAction.GUIDED] = SampleStatus.HELD
     live = np.flatnonzero(action <= SlotAction.GUIDED)
     if logits is None or not live.size or descriptor.rows is None:
         return result
-    status = np.where(action <= SlotAction.GUIDED, action, SlotAction.HOLD).astype(np.int32)
-    sampled = reference.sample(
-        logits[:, 0],
-        descriptor.rows,
-        vocab_size=vocab_size,
-        bitmask=descriptor.bitmask,
-        row_index=torch.arange(slots, dtype=torch.int32),
-        row_status=torch.from_numpy(status),
-        overlay=descriptor.overlay,
-        logprobs="processed" if descriptor.logprobs_mode == "processed" else "raw" if descriptor.num_logprobs is not None else None,
-        num_logprobs=descriptor.num_logprobs or 0,
-    )
-    _fill(result, sampled)
+    processed = np.zeros(slots, np.bool_) if descriptor.processed is None else descriptor.processed
+    wanted: list[tuple[LogprobMode, NDArray[np.int64]]] = [("raw", live[~processed[live]]), ("processed", live[processed[live]])]
+    for mode, chosen in wanted:
+        if chosen.size:
+            status = np.full(slots, SlotAction.HOLD, np.int32)
+            status[chosen] = action[chosen]
+            sampled = _sample(logits[:, 0], descriptor, status, mode if descriptor.num_logprobs is not None else None, vocab_size)
+            _fill(result, sampled, chosen)
     return result
 
 
-def _fill(result: LaunchResult, sampled: SampleResult) -> None:
-    result.token, result.status = sampled.token.numpy(), sampled.status.numpy()
-    if sampled.logprob is not None and sampled.rank is not None:
-        result.logprob, result.rank = sampled.logprob.numpy(), sampled.rank.numpy()
-    if sampled.top_ids is not None and sampled.top_logprobs is not None:
-        result.top_ids, result.top_logprobs = sampled.top_ids.numpy(), sampled.top_logprobs.numpy()
+def _sample(
+    logits: torch.Tensor, descriptor: Descriptor, status: NDArray[np.int32], mode: LogprobMode | None, vocab_size: int
+) -> SampleResult:
+    if descriptor.rows is None:
+        raise ValueError("a descriptor without parameters has no row to sample")
+    return reference.sample(
+        logits,
+        descriptor.rows,
+        vocab_size=vocab_size,
+        bitmask=descriptor.bitmask,
+        row_index=torch.arange(len(status), dtype=torch.int32),
+        row_status=torch.from_numpy(status),
+        overlay=descriptor.overlay,
+        logprobs=mode,
+        num_logprobs=descriptor.num_logprobs or 0,
+    )
+
+
+def _fill(result: LaunchResult, sampled: SampleResult, slots: NDArray[np.int64]) -> None:
+    """Takes the sampled slots' values over; the others keep what they have."""
+    for name in ("token", "status", "logprob", "rank", "top_ids", "top_logprobs"):
+        value = getattr(sampled, name)
+        if value is not None:
+            if getattr(result, name) is None:
+                setattr(result, name, np.zeros_like(value.numpy()))
+            getattr(result, name)[slots] = value.numpy()[slots]

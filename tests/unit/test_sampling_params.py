@@ -173,7 +173,8 @@ def test_best_of():  # spec 72
     assert refused({"n": 3, "best_of": 2, "temperature": 1}) == "best_of"
     assert refused({"n": 2}) == "n"  # greedy: the same text twice
     assert refused({"best_of": 2, "temperature": 0}) == "best_of"
-    assert refused({"n": 1, "best_of": 2, "temperature": 1}) == "best_of"  # not there yet
+    assert from_mapping({"n": 1, "best_of": 2, "temperature": 1}).is_ranked
+    assert not from_mapping({"n": 2, "best_of": 2, "temperature": 1}).is_ranked
     assert from_mapping({"n": 3, "best_of": 3, "temperature": 1}).n == 3
 
 
