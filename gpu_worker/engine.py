@@ -22,7 +22,7 @@ from gpu_worker.sequence import Phase, Sequence
 from gpu_worker.step_rows import StepRows
 from shared import log, metrics
 from shared.clock import Clock
-from shared.errors import MaskstreamError
+from shared.errors import BadRequest, MaskstreamError
 from shared.guide import key_of
 from shared.mailbox import Mailbox
 
@@ -41,7 +41,7 @@ class Engine:
         self._settings, self._pipeline, self._link, self._clock = settings, pipeline, link, clock
         self.scheduler, self.requests, self._outcomes = scheduler, requests, outcomes
         self._params = SlotSamplingParams(scheduler.num_slots)
-        self._rows = StepRows(link, scheduler.num_slots, requests.vocabulary.size, self._params)
+        self._rows = StepRows(link, scheduler.num_slots, requests.vocabulary.size, self._params, pipeline.row_buffers())
         self._inbox: Mailbox[Callable[[], None]] = Mailbox()
         self._in_flight: deque[int] = deque()
         self._next_launch = 1
@@ -74,6 +74,7 @@ class Engine:
     # ---- the loop ----
 
     def _run(self) -> None:
+        self._pipeline.attach()
         while not self._stopping.is_set():
             self.last_turn_s = self._clock.now_s()
             try:
@@ -112,8 +113,10 @@ class Engine:
         metrics.gpu_mask_wait_seconds.observe(result.wait_s)
         metrics.gpu_batch_rows.set(len(batch))
         for sequence in batch:
-            if result.error is not None:
-                self._fail(sequence, MaskstreamError(f"the launch failed: {result.error!r}"))
+            if sequence.phase is not Phase.DECODING:
+                continue  # a sibling's failure has ended its request
+            if (broken := result.error or result.slot_errors.get(sequence.slot)) is not None:
+                self._fail(sequence, MaskstreamError(f"the forward failed: {broken!r}"))
                 continue
             error = self._outcomes.commit(sequence, result, self._clock.now_s())
             if error is not None:
@@ -141,6 +144,9 @@ class Engine:
     def _begin(self, request: Request) -> None:
         state = self.requests.begin(request)
         metrics.requests_in_flight.inc()
+        if unsupported := self._pipeline.unsupported(request.params):
+            self._end(state, BadRequest("not on this device's pipeline yet; leave it at its neutral value", field=unsupported[0]))
+            return
         if request.guide is None:
             self._enqueue(state)
             return

@@ -15,17 +15,31 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gpu_worker.descriptor import Descriptor, LaunchResult, SlotAction
 from gpu_worker.models.base import ModelRunner
 from gpu_worker.sampler.sampler import sample_launch
 from shared.bitmask import num_words
+from shared.sampling_params import SamplingParams
 
 MAX_IN_FLIGHT = 2
 
 
 class Pipeline(ABC):
     """Calls return at once (``collect`` excepted); the device does them in order."""
+
+    def unsupported(self, params: SamplingParams) -> list[str]:
+        """Names of parameters that this pipeline cannot honour: such a request is refused."""
+        return []
+
+    @abstractmethod
+    def attach(self) -> None:
+        """Called once by the thread that will make the other calls."""
+
+    @abstractmethod
+    def row_buffers(self) -> list[NDArray[np.int32]]:
+        """MAX_IN_FLIGHT buffers int32 [slots, W]; launch n reads number n % MAX_IN_FLIGHT, from its seal until it is collected."""
 
     @abstractmethod
     def prefill(self, slot: int, token_ids: Sequence[int], start_position: int) -> None:
@@ -91,12 +105,19 @@ class HostPipeline(Pipeline):
         self._positions = torch.zeros(slots, dtype=torch.int64)
         self._lengths = torch.zeros(slots, dtype=torch.int64)
         self._epoch = np.zeros(slots, np.int64)
+        self._slot_errors: dict[int, Exception] = {}
         self._launched = self._collected = 0
         self._flags: dict[int, Flag] = {}
         self._work: queue.SimpleQueue[tuple[object, ...] | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[LaunchResult] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="host-device", daemon=True)
         self._thread.start()
+
+    def attach(self) -> None:
+        return  # the device is a thread of its own: any thread may call
+
+    def row_buffers(self) -> list[NDArray[np.int32]]:
+        return [np.zeros((len(self._epoch), self._words), np.int32) for _ in range(MAX_IN_FLIGHT)]
 
     def prefill(self, slot: int, token_ids: Sequence[int], start_position: int) -> None:
         self._work.put((self._do_prefill, slot, list(token_ids), start_position))
@@ -139,7 +160,10 @@ class HostPipeline(Pipeline):
             call(*arguments)  # type: ignore[operator]
 
     def _do_prefill(self, slot: int, token_ids: list[int], start_position: int) -> None:
-        self._runner.prefill(slot, token_ids, start_position)
+        try:
+            self._runner.prefill(slot, token_ids, start_position)
+        except Exception as error:  # the slot's owner fails by name when it is its turn, nobody else
+            self._slot_errors[slot] = error
 
     def _do_admit(self, slot: int, epoch: int, golden_token: int, position: int) -> None:
         self._tokens[slot, 0], self._positions[slot], self._lengths[slot] = golden_token, position, 1
@@ -147,6 +171,7 @@ class HostPipeline(Pipeline):
 
     def _do_release(self, slot: int) -> None:
         self._lengths[slot], self._epoch[slot] = 0, 0
+        self._slot_errors.pop(slot, None)
         self._runner.reset(slot)
 
     def _do_launch(self, number: int) -> None:
@@ -167,6 +192,7 @@ class HostPipeline(Pipeline):
         action = self._checked_action(descriptor, number)
         result = sample_launch(logits, descriptor, action, self._runner.vocab_size)
         self._commit(result)
+        result.slot_errors = dict(self._slot_errors)
         result.forward_s, result.wait_s = ready - started, sealed - ready
         return result
 
@@ -176,6 +202,7 @@ class HostPipeline(Pipeline):
         if descriptor.launch != number:
             action[action == SlotAction.GUIDED] = SlotAction.HOLD
         action[(self._epoch != descriptor.epoch) | (self._lengths.numpy() == 0)] = SlotAction.IDLE
+        action[list(self._slot_errors)] = SlotAction.IDLE
         return action
 
     def _commit(self, result: LaunchResult) -> None:

@@ -9,12 +9,12 @@ from gpu_worker.config import WorkerSettings
 from gpu_worker.engine import Engine
 from gpu_worker.front_door import FrontDoor
 from gpu_worker.grammar_link import GrammarLink, LinkSettings
-from gpu_worker.models.base import RunnerShape
+from gpu_worker.models.base import ModelRunner, RunnerShape
 from gpu_worker.models.load import load_model
 from gpu_worker.models.prepare import default_folder
 from gpu_worker.models.synthetic import SyntheticOptions
 from gpu_worker.outcomes import Outcomes
-from gpu_worker.pipeline import HostPipeline
+from gpu_worker.pipeline import HostPipeline, Pipeline
 from gpu_worker.request import Model
 from gpu_worker.requests import Requests
 from gpu_worker.scheduler import Scheduler
@@ -44,7 +44,7 @@ class Worker:
         self._model = Model(Path(model).name, loaded.vocabulary, loaded.chat, settings.max_length)
         self._link = GrammarLink(settings.grammar_bind, _link_settings(settings), insecure=settings.insecure, worker=settings.name)
         self._link.start(loaded.vocabulary)
-        self._pipeline = HostPipeline(loaded.runner, settings.last_resort_s)
+        self._pipeline = _pipeline(loaded.runner, settings.last_resort_s)
         self._outcomes = Outcomes(self._reply, self._clock, loaded.vocabulary.size)
         self._engine = Engine(
             settings, self._pipeline, self._link, Scheduler(settings.max_slots, settings.prefill_chunk),
@@ -96,6 +96,14 @@ class Worker:
         self._link.close()
         if self._endpoint is not None:
             self._endpoint.close()
+
+
+def _pipeline(runner: ModelRunner, last_resort_s: float) -> Pipeline:
+    if runner.device.type != "cuda":
+        return HostPipeline(runner, last_resort_s)
+    from gpu_worker.cuda_pipeline import CudaPipeline
+
+    return CudaPipeline(runner, last_resort_s)
 
 
 def _link_settings(settings: WorkerSettings) -> LinkSettings:

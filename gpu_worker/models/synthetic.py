@@ -10,6 +10,7 @@ import torch
 
 from gpu_worker.models.base import ModelRunner, RunnerShape
 from gpu_worker.models.prefix_hash import extend, extend_all, next_hash
+from gpu_worker.models.staging import Staging
 from gpu_worker.models.synthetic_table import LogitTable
 from shared.errors import ConfigError
 from shared.tokenizer import Vocabulary
@@ -20,7 +21,7 @@ class SyntheticOptions:
     """How the model without weights behaves. Raises ConfigError for a value out of range."""
 
     seed: int = 0
-    forward_ms: float = 0.0  # a forward takes at least this long (CPU only)
+    forward_ms: float = 0.0  # a forward takes at least this long
     mean_length: int = 64  # a prefix wants to end with probability 1 / mean_length
 
     def __post_init__(self) -> None:
@@ -38,13 +39,13 @@ class SyntheticRunner(ModelRunner):
     ) -> None:
         super().__init__(shape, vocabulary.size, torch.device(device))
         self._options = options or SyntheticOptions()
-        if self._options.forward_ms and self.device.type != "cpu":
-            text = f"forward_ms has value {self._options.forward_ms}; on {device} it must be 0"
-            raise ConfigError(text, field="forward_ms")
         self._table = LogitTable(vocabulary, self._options.seed, self._options.mean_length, self.device)
         self._empty = next_hash(0, self._options.seed)
         # One column more: dead tokens are written there.
         self._hashes = torch.zeros(shape.max_slots, shape.max_length + 1, dtype=torch.int64, device=self.device)
+        self._prefilled: dict[int, tuple[int, int]] = {}
+        self._staging = Staging(shape.prefill_chunk, self.device)
+        self._cycles = _cycles(self._options.forward_ms, self.device)
         self._slot_index = torch.arange(shape.max_slots, device=self.device)
         self._logits = torch.empty(shape.max_slots * shape.max_width, vocabulary.size, device=self.device)
 
@@ -52,9 +53,11 @@ class SyntheticRunner(ModelRunner):
     def prefill(self, slot: int, token_ids: Sequence[int], start_position: int, *, last: bool = False) -> torch.Tensor | None:
         begun = time.perf_counter()
         self.check_prefill(slot, token_ids, start_position)
-        before = int(self._hashes[slot, start_position - 1]) if start_position else self._empty
+        before = self._hash_before(slot, start_position)
         self._check_prefix(slot, start_position, before)
-        hashes = torch.tensor(extend_all(before, token_ids), device=self.device)
+        known = extend_all(before, token_ids)
+        self._prefilled[slot] = (start_position + len(token_ids), known[-1])
+        hashes = self._staging.put(known)
         end = start_position + len(token_ids)
         self._hashes[slot, start_position:end] = hashes
         out = torch.empty(1, self.vocab_size, device=self.device) if last else None
@@ -85,12 +88,37 @@ class SyntheticRunner(ModelRunner):
     def reset(self, slot: int) -> None:
         self.check_slot(slot)
         self._hashes[slot].zero_()
+        self._prefilled.pop(slot, None)
+
+    def _hash_before(self, slot: int, position: int) -> int:
+        """Hash of the prefix before ``position``: remembered from the chunk before, so that the device is not waited for."""
+        if position == 0:
+            return self._empty
+        end, known = self._prefilled.get(slot, (0, 0))
+        return known if end == position else int(self._hashes[slot, position - 1])
 
     def _check_prefix(self, slot: int, position: int, before: int) -> None:
         if before == 0:
             raise ValueError(f"slot {slot} holds no token at {position - 1}, before position {position}")
 
     def _wait_until(self, begun: float) -> None:
+        if self._cycles:
+            torch.cuda._sleep(self._cycles)
+        if self.device.type != "cpu":
+            return
         remaining = self._options.forward_ms / 1e3 - (time.perf_counter() - begun)
         if remaining > 0:
             time.sleep(remaining)
+
+
+def _cycles(forward_ms: float, device: torch.device) -> int:
+    """Device clock cycles of a forward, measured; 0 where the device needs none (the CPU sleeps)."""
+    if not forward_ms or device.type != "cuda":
+        return 0
+    trial, (begin, end) = 10_000_000, (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(trial)
+    begin.record()
+    torch.cuda._sleep(trial)
+    end.record()
+    end.synchronize()
+    return int(trial / begin.elapsed_time(end) * forward_ms)

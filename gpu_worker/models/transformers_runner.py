@@ -12,6 +12,7 @@ from gpu_worker.models.attention import NAME as ATTENTION
 from gpu_worker.models.base import MIN_DECODE_ROWS, ModelRunner, RunnerShape
 from gpu_worker.models.model_config import check_model_config, kv_shape
 from gpu_worker.models.slot_cache import SlotCache
+from gpu_worker.models.staging import Staging
 from shared.errors import ConfigError
 
 
@@ -29,6 +30,7 @@ class TransformersRunner(ModelRunner):
         super().__init__(shape, int(model.config.vocab_size), model.device)
         self._model = model.eval()
         self._body = model.get_decoder()
+        self._staging = Staging(shape.prefill_chunk + 2, model.device)
         self._cache_argument = cache_argument(model)
         self._rows = max(shape.max_slots, -(-MIN_DECODE_ROWS // shape.max_width))
         layers, kv_heads, head_dim = kv_shape(model.config)
@@ -41,8 +43,8 @@ class TransformersRunner(ModelRunner):
     def prefill(self, slot: int, token_ids: Sequence[int], start_position: int, *, last: bool = False) -> torch.Tensor | None:
         self.check_prefill(slot, token_ids, start_position)
         padding = [0] * (self.prefill_chunk - len(token_ids))
-        tokens = torch.tensor([[*token_ids, *padding]], device=self.device)
-        first, lengths = torch.tensor([[start_position], [len(token_ids)]], device=self.device)
+        staged = self._staging.put([*token_ids, *padding, start_position, len(token_ids)])
+        tokens, first, lengths = staged[None, :-2], staged[-2:-1], staged[-1:]
         call = self._call(slice(slot, slot + 1), tokens, first, lengths)
         if not last:
             self._body(**call)
