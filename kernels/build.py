@@ -55,6 +55,7 @@ def compile_cubin(variant: Variant, arch: str) -> bytes:
     """Machine code for an arch such as "sm_90"; needs NVRTC, no driver. Raises KernelsUnavailable without NVRTC."""
     core = _core()
     options = core.ProgramOptions(arch=arch, std="c++17", define_macro=[(k, str(v)) for k, v in variant.macros],
+                                  device_int128=True,
                                   name=variant.file)
     try:
         program = core.Program(source(variant.file), "c++", options)
@@ -82,15 +83,22 @@ def cache_folder() -> Path:
 
 
 @functools.cache
-def load(variant: Variant, shared_bytes: int = 0) -> int:
-    """Function handle of a variant on the current device, for launches with up to `shared_bytes` dynamic bytes.
+def load(variant: Variant) -> int:
+    """CUfunction of a variant on the current device, allowed all the shared memory there is.
 
     Loading takes the module lock: do it for every variant before a graph is captured.
     """
+    from cuda.bindings import driver
+
     kernel = _kernel(variant)
-    if shared_bytes > 48 * 1024:
-        _allow_shared(kernel, shared_bytes)
-    return int(kernel.handle)
+    result = driver.cuKernelGetFunction(driver.CUkernel(int(kernel.handle)))
+    check(result)
+    function, attributes = result[1], driver.CUfunction_attribute
+    static = driver.cuFuncGetAttribute(attributes.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function)
+    check(static)
+    most = _core().Device().properties.max_shared_memory_per_block_optin - int(static[1])
+    check(driver.cuFuncSetAttribute(function, attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most))
+    return int(function)
 
 
 @functools.cache
@@ -104,14 +112,6 @@ def _kernel(variant: Variant) -> Any:
         raise KernelsUnavailable(f"no CUDA device can be used: {error}") from error
     code = cached_cubin(variant, f"sm_{major}{minor}")
     return core.ObjectCode.from_cubin(code, name=variant.file).get_kernel(variant.kernel)
-
-
-def _allow_shared(kernel: Any, shared_bytes: int) -> None:
-    from cuda.bindings import driver
-
-    function = driver.CUfunction(int(kernel.handle))
-    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    check(driver.cuFuncSetAttribute(function, attribute, shared_bytes))
 
 
 def check(result: tuple[Any, ...]) -> None:

@@ -81,7 +81,7 @@ def launch(variant: Variant, args: ctypes.Structure, *, grid: tuple[int, int], b
     if cluster > 1:
         config.attrs, config.numAttrs = [_cluster_attribute(cluster)], 1
     slots = (ctypes.c_void_p * 1)(ctypes.addressof(args))
-    function = driver.CUfunction(load(variant, shared_bytes))
+    function = driver.CUfunction(load(variant))
     check(driver.cuLaunchKernelEx(config, function, ctypes.addressof(slots), 0))
 
 

@@ -16,6 +16,7 @@ DEV void rank_sort(const Block& b, const u64* from, u32 n, u64* to) {
     u32 shift = share_shift(n), i = b.tid >> shift, part = b.tid & ((1u << shift) - 1), rank = 0;
     u64 mine = i < n ? from[i] : 0;
     if (i < n)
+#pragma unroll 4
         for (u32 j = part; j < n; j += 1u << shift) rank += from[j] > mine;
     for (u32 d = 1; d < 1u << shift; d <<= 1) rank += __shfl_xor_sync(FULL, rank, d);
     if (mine && part == 0) to[rank] = mine;
@@ -23,14 +24,15 @@ DEV void rank_sort(const Block& b, const u64* from, u32 n, u64* to) {
 }
 
 // Descending, in place; pads with zeros to a power of two.
-DEV void bitonic_sort(const Block& b, u64* keys, u32 n) {
+PHASE void bitonic_sort(u64* keys, u32 n) {
+    const u32 tid = threadIdx.x;
     u32 size = 64;
     while (size < n) size *= 2;
-    for (u32 i = n + b.tid; i < size; i += NT) keys[i] = 0;
+    for (u32 i = n + tid; i < size; i += NT) keys[i] = 0;
     __syncthreads();
     for (u32 k = 2; k <= size; k *= 2)
         for (u32 j = k / 2; j; j /= 2) {
-            for (u32 p = b.tid; p < size / 2; p += NT) {
+            for (u32 p = tid; p < size / 2; p += NT) {
                 u32 i = 2 * p - (p & (j - 1));
                 u64 x = keys[i], y = keys[i + j];
                 if ((x < y) == ((i & k) == 0)) { keys[i] = y; keys[i + j] = x; }
@@ -41,9 +43,9 @@ DEV void bitonic_sort(const Block& b, u64* keys, u32 n) {
 }
 
 // Sorted keys of `from` (n entries, zeros among them): in `spare` or in place.
-PHASE u64* sort_list(const Block& b, u64* from, u32 n, u64* spare) {
+DEV u64* sort_list(const Block& b, u64* from, u32 n, u64* spare) {
     if (n <= RANK_MAX) { rank_sort(b, from, n, spare); return spare; }
-    bitonic_sort(b, from, n);
+    bitonic_sort(from, n);
     return from;
 }
 
@@ -57,9 +59,11 @@ DEV u32 pick_in_column_order(Block& b, const Scale& scale, const u64* keys, u32 
     u32 n = m;
     if (m > 512) {  // narrow to one of 512 ranges of columns
         u32 shift = limit > 512 ? 32 - __clz(limit - 1) - 9 : 0;
+#pragma unroll 1
         for (u32 i = b.tid; i < 1024; i += NT) low[i] = 0;
         if (b.tid == 0) result = 0;
         __syncthreads();
+#pragma unroll 1
         for (u32 i = b.tid; i < m; i += NT) {
             u32 bin = key_column(keys[i]) >> shift;
             add_u64(&low[bin], &high[bin], scale.mass(key_value(keys[i])));
@@ -71,18 +75,21 @@ DEV u32 pick_in_column_order(Block& b, const Scale& scale, const u64* keys, u32 
         __syncthreads();
         target -= masses[0];
         u32 bin = (u32)masses[1];
+#pragma unroll 1
         for (u32 i = b.tid; i < m; i += NT)
             if (key_column(keys[i]) >> shift == bin) chosen[atomicAdd(&result, 1u)] = keys[i];
         __syncthreads();
         n = result;
         keys = chosen;
     }
+#pragma unroll 1
     for (u32 i = b.tid; i < n; i += NT) masses[i] = scale.mass(key_value(keys[i]));
     __syncthreads();
     u32 shift = share_shift(n), i = b.tid >> shift, part = b.tid & ((1u << shift) - 1);
     u64 running = 0;
     u32 mine = i < n ? (u32)keys[i] : 0;  // the complement of the column: larger comes first
     if (i < n)
+#pragma unroll 4
         for (u32 j = part; j < n; j += 1u << shift) running += (u32)keys[j] >= mine ? masses[j] : 0;
     for (u32 d = 1; d < 1u << shift; d <<= 1) running += __shfl_xor_sync(FULL, running, d);
     if (i < n && part == 0 && running > target && running - masses[i] <= target) result = ~mine;

@@ -62,6 +62,23 @@ DEV u32 spread(u32 signs, u32 selector) {
     return r;
 }
 
+// The allowed elements of a vector that cannot be loaded as one: at the end of a row, or not aligned.
+PHASE Vec load_single(const Logit* p, u32 b) {
+    Vec d;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) d.w[k] = NEG_INF_WORD;
+#pragma unroll
+    for (int e = 0; e < VEC; ++e) {
+        if (!(b >> e & 1)) continue;
+#if DTYPE == 2
+        d.w[e] = __float_as_uint(p[e]);
+#else
+        d.w[e / 2] = e & 1 ? (d.w[e / 2] & 0xffffu) | (u32)p[e] << 16 : (d.w[e / 2] & 0xffff0000u) | p[e];
+#endif
+    }
+    return d;
+}
+
 struct Row {
     const Logit* base;
     u32* mask;  // shared; word 0 is the first of this CTA's slice; unused if not masked
@@ -108,7 +125,7 @@ struct Row {
         }
         if (!vectors) {
 #pragma unroll
-            for (int j = 0; j < 4; ++j) load_single(p + j * 32 * VEC, b[j], d[j]);
+            for (int j = 0; j < 4; ++j) if (b[j]) d[j] = load_single(p + j * 32 * VEC, b[j]);
             return true;
         }
 #pragma unroll
@@ -123,23 +140,12 @@ struct Row {
         u32 b = bits(vector);
         const Logit* p = base + vector * VEC;
         if (!b) return d;
-        if (!aligned || (vector + 1) * VEC > width) { load_single(p, b, d); return d; }
+        if (!aligned || (vector + 1) * VEC > width) return load_single(p, b);
         d = load_vec(p);
         blend(b, d);
         return d;
     }
 
-    static DEV void load_single(const Logit* p, u32 b, Vec& d) {
-#pragma unroll
-        for (int e = 0; e < VEC; ++e) {
-            if (!(b >> e & 1)) continue;
-#if DTYPE == 2
-            d.w[e] = __float_as_uint(p[e]);
-#else
-            d.w[e / 2] = e & 1 ? (d.w[e / 2] & 0xffffu) | (u32)p[e] << 16 : (d.w[e / 2] & 0xffff0000u) | p[e];
-#endif
-        }
-    }
     static DEV void blend(u32 b, Vec& d) {
 #if DTYPE == 2
 #pragma unroll

@@ -95,16 +95,18 @@ struct Filters {
 
 // All filters and the draw on a sorted list that holds every candidate, or, with whole > 0, the largest of a row whose
 // mass is whole: then false if the nucleus does not end within the list.
-PHASE bool finish_list(Sampler& q, const Filters& f, const Output& out, u64* keys, u32 n, u64 whole, i32 status) {
+DEV bool finish_list(Sampler& q, const Filters& f, const Output& out, u64* keys, u32 n, u64 whole, i32 status) {
     Block& b = q.b;
     float floor = f.floor(q.xmax);
     u32 mine = 0;
+#pragma unroll 1
     for (u32 i = b.tid; i < n; i += NT) mine += keys[i] && key_value(keys[i]) > floor;
     u32 m = b.sum32(mine);
     if (f.top_k && (u32)f.top_k < m) {
         u32 k = f.top_k;
         if (f.keep_ties) {
             mine = 0;
+#pragma unroll 1
             for (u32 i = b.tid; i < m; i += NT) mine += key_value(keys[i]) >= key_value(keys[k - 1]);
             k = b.sum32(mine);
         }
@@ -112,11 +114,13 @@ PHASE bool finish_list(Sampler& q, const Filters& f, const Output& out, u64* key
     }
     const u32 each = (m + NT - 1) / NT;
     u64 sum = 0, total;
+#pragma unroll 1
     for (u32 e = 0, i = b.tid * each; e < each && i < m; ++e, ++i) sum += q.scale.mass(key_value(keys[i]));
     u64 running = b.scan(sum, total), mass = total;
     if (f.nucleus()) {
         u64 target = share(f.top_p, whole ? whole : total);
         if (target > total) return false;
+#pragma unroll 1
         for (u32 e = 0, i = b.tid * each; e < each && i < m; ++e, ++i) {
             u64 w = q.scale.mass(key_value(keys[i]));
             if (running < target && target - running <= w) { q.s.pick_index = i + 1; q.s.pick_mass = running + w; }
@@ -128,6 +132,7 @@ PHASE bool finish_list(Sampler& q, const Filters& f, const Output& out, u64* key
         if (f.keep_ties) {
             float last = key_value(keys[cut - 1]);
             mine = 0;
+#pragma unroll 1
             for (u32 i = b.tid; i < m; i += NT) mine += key_value(keys[i]) >= last;
             mine = b.sum32(mine);
             if (whole && mine == n) return false;  // ties may go on outside the list
@@ -145,12 +150,14 @@ PHASE bool finish_list(Sampler& q, const Filters& f, const Output& out, u64* key
 
 #if C == 1 && !GREEDY_ONLY
 // The allowed logits of a row with few of them, gathered one by one; sorted.
-PHASE u64* gather_sparse(Sampler& q, u32& n, i32& status) {
+DEV u64* gather_sparse(Sampler& q, u32& n, i32& status) {
+#pragma unroll 1
     for (u32 i = q.b.tid; i < q.r.tiles * TILE_WORDS; i += NT)
         for (u32 w = q.r.mask[i]; w; w &= w - 1) q.append(q.r.first_column() + i * 32 + __ffs(w) - 1);
     __syncthreads();
     n = q.s.listed;
     bool nan = false;
+#pragma unroll 1
     for (u32 i = q.b.tid; i < n; i += NT) {
         u32 column = (u32)q.s.list[i];
         float x = to_float(q.r.base[column]);
@@ -163,6 +170,7 @@ PHASE u64* gather_sparse(Sampler& q, u32& n, i32& status) {
     });
     if (__syncthreads_or(nan)) status |= NAN_SEEN;
     u32 listed = q.s.listed, valid = 0;
+#pragma unroll 1
     for (u32 i = q.b.tid; i < listed; i += NT) valid += q.s.list[i] != 0;
     n = q.b.sum32(valid);
     return sort_list(q.b, q.s.list, listed, q.s.spare);
@@ -187,11 +195,88 @@ DEV void finish_one_hot(Sampler& q, const Output& out, u64 dense, u64 changed, i
     if (q.b.lane == 0) out.one_hot(first, top, status);
 }
 
+#if !GREEDY_ONLY
+// Candidates of the k largest from all CTAs, in the leader, sorted; false: too many, the row goes on by histograms.
+DEV bool merge_candidates(Sampler& q, Sampler::Peak& p, u32 k, u64*& keys, u32& n) {
+    u32 key = q.kth_lane(p.lane0(), p.lane1(), k), listed = q.s.listed;
+#if C > 1  // the best common bound: any CTA's k-th, or the least of all their (k / C)-ths
+    u32 part = q.kth_lane(p.lane0(), p.lane1(), (k + C - 1) / C), counts[C];
+    const u64* slot = q.b.show(key, part, listed);
+    listed = 0;
+#pragma unroll
+    for (u32 peer = 0; peer < C; ++peer) {
+        key = max(key, (u32)q.b.peek(slot, peer));
+        part = min(part, (u32)q.b.peek(slot + 1, peer));
+        counts[peer] = (u32)q.b.peek(slot + 2, peer);
+        listed = counts[peer] > LIST_CAP ? LIST_CAP + 1 : min(listed + counts[peer], LIST_CAP + 1u);
+    }
+    key = max(key, part);
+#else
+    u32 counts[1] = {listed};
+#endif
+    const float bound = q.bound_of(key);
+    if (listed > LIST_CAP) return false;
+    if (q.b.tid == 0) q.s.found = 0;
+    if (q.o.active) {
+        __syncthreads();  // everyone has read `listed`
+        q.o.each(q.b, [&](float x, u32 column) { if (x >= bound) q.append(order_key(x, column)); });
+        __syncthreads();
+        const u64* slot2 = q.b.show(q.s.listed);
+        bool over = false;
+#pragma unroll
+        for (u32 peer = 0; peer < C; ++peer) over |= (counts[peer] = (u32)q.b.peek(slot2, peer)) > LIST_CAP;
+        if (over) return false;
+    } else {
+        __syncthreads();
+    }
+    if (q.b.rank == 0) {
+#pragma unroll
+        for (u32 peer = 0; peer < C; ++peer)
+#pragma unroll 1
+            for (u32 i = q.b.tid; i < counts[peer]; i += NT) {
+                u64 k = q.b.peek(&q.s.list[i], peer);
+                if (key_value(k) < bound) continue;
+                u32 at = atomicAdd(&q.s.found, 1u);
+                if (at < SPARE_CAP) q.s.spare[at] = k;
+            }
+    }
+    __syncthreads();
+    n = q.s.found;
+#if C > 1
+    n = (u32)q.b.peek(q.b.show(n), 0);  // also: all lists have been read
+#endif
+    if (n > SPARE_CAP) return false;
+    keys = nullptr;
+    if (q.b.rank == 0) keys = sort_list(q.b, q.s.spare, n, q.s.list);
+    return true;
+}
+
+// Rows whose filters end outside any list, and those of extreme temperatures. A copy of the state: its original stays in registers.
+PHASE void by_histogram(Sampler q, const Filters& f, const Output& out, Cut cut, u64 own, i32 status) {
+    if (q.scale.far) own = q.masses_exactly(cut, q.nothing());
+    u64 before, whole = q.b.cluster_sum(own, before);
+    if (f.top_k && select(q, false, f.top_k, cut, f.keep_ties, cut, own)) whole = q.b.cluster_sum(own, before);
+    if (f.nucleus() && select(q, true, share(f.top_p, whole), cut, f.keep_ties, cut, own))
+        whole = q.b.cluster_sum(own, before);
+    u32 column;
+    if (q.draw(cut, own, before, high64(f.bits, whole), column) && q.b.tid == 0)
+        out.drawn(column, cut, q.xmax, whole, f.temperature, status);
+}
+#endif
+
+// TRACE: clock of the first CTA at each stage, for finding out where the time goes.
+#ifdef TRACE
+#define MARK(i) if (threadIdx.x == 0 && blockIdx.x == 0) a.mass[i] = clock64();
+#else
+#define MARK(i)
+#endif
+
 extern "C" __global__ void __launch_bounds__(NT, MIN_CTAS) sample(const __grid_constant__ Args a) {
     extern __shared__ __align__(16) u8 shared_bytes[];
     Smem& s = *(Smem*)shared_bytes;
     static_assert(sizeof(Smem) <= SMEM_FIXED, "the launcher reserves SMEM_FIXED bytes before the mask words");
     u32* mask = (u32*)(shared_bytes + SMEM_FIXED);
+    MARK(0)
     const u32 row = blockIdx.x / C;
     const Output out = {a, row};
     if (threadIdx.x == 0) s.listed = 0;
@@ -205,13 +290,18 @@ extern "C" __global__ void __launch_bounds__(NT, MIN_CTAS) sample(const __grid_c
     const Filters f(a, row);
     u32 allowed = open_row(q.r, a.mask, a.logits + row * a.stride, row, q.b.rank, q.b.tid, q.o.active);
     i32 status = 0;
-    if (q.r.masked) __syncthreads();
+    __syncthreads();
     if (q.o.active) q.o.build(q.b);
+    MARK(1)
 
+    u64* keys = nullptr;  // a sorted list that decides the row, if there is one
+    u64 whole = 0, own = 0;
+    u32 n = 0;
+    bool done = false;
+    Cut cut = {NEG_INF, 0};
 #if C == 1 && !GREEDY_ONLY
     if (q.r.masked && q.b.sum32(allowed) <= SPARSE_MAX) {
-        u32 n;
-        u64* keys = gather_sparse(q, n, status);
+        keys = gather_sparse(q, n, status);
         u64 best = n ? keys[0] : 0;
         if (!best) { if (q.b.tid == 0) out.nothing(status | DEAD); return; }
         q.xmax = key_value(best);
@@ -221,135 +311,77 @@ extern "C" __global__ void __launch_bounds__(NT, MIN_CTAS) sample(const __grid_c
             return;
         }
         q.scale = Scale::of(q.xmax, f.temperature);
-        finish_list(q, f, out, keys, n, 0, status);
-        return;
     }
 #endif
-
-    bool by_list = !GREEDY_ONLY && !f.greedy && f.top_k && f.top_k <= TOP_K_MAX && (u32)f.top_k < q.r.limit;
-    if (by_list) __syncthreads();
-    Sampler::Peak p = q.first_pass(by_list ? (u32)f.top_k : 0);
-    u64 changed = 0;
-    q.nan = has_nan(p.nan_word);
-    q.o.each(q.b, [&](float x, u32 column) {
-        q.nan |= x != x;
-        if (x > NEG_INF) changed = changed > order_key(x, column) ? changed : order_key(x, column);
-    });
-    q.nan = __syncthreads_or(q.nan);
-    u64 dense = q.b.max(p.best > NEG_INF ? (u64)ordered(p.best) << 32 | (u32)~p.tile : 0);
-    if (q.o.active) changed = q.b.max(changed);
+    if (!keys) {
+        const bool by_list = !GREEDY_ONLY && !f.greedy && f.top_k && f.top_k <= TOP_K_MAX && (u32)f.top_k < q.r.limit;
+        Sampler::Peak p = q.first_pass(by_list ? (u32)f.top_k : 0);
+        MARK(2)
+        u64 changed = 0;
+        q.nan = has_nan(p.nan_word);
+        q.o.each(q.b, [&](float x, u32 column) {
+            q.nan |= x != x;
+            if (x > NEG_INF) changed = changed > order_key(x, column) ? changed : order_key(x, column);
+        });
+        q.nan = __syncthreads_or(q.nan);
+        u64 dense = q.b.max(p.best > NEG_INF ? (u64)ordered(p.best) << 32 | (u32)~p.tile : 0);
+        if (q.o.active) changed = q.b.max(changed);
 #if C > 1
-    const u64* slot = q.b.show(dense, changed, q.nan);
-    for (u32 peer = 0; peer < C; ++peer) {
-        u64 d = q.b.peek(slot, peer), c = q.b.peek(slot + 1, peer);
-        dense = dense > d ? dense : d;
-        changed = changed > c ? changed : c;
-        q.nan |= q.b.peek(slot + 2, peer) != 0;
-    }
+        const u64* slot = q.b.show(dense, changed, q.nan);
+#pragma unroll
+        for (u32 peer = 0; peer < C; ++peer) {
+            u64 d = q.b.peek(slot, peer), c = q.b.peek(slot + 1, peer);
+            dense = dense > d ? dense : d;
+            changed = changed > c ? changed : c;
+            q.nan |= q.b.peek(slot + 2, peer) != 0;
+        }
 #endif
-    if (q.nan) status |= NAN_SEEN;
-    const bool lead = q.b.rank == 0;
-    bool dead = !dense && !changed;
-    q.xmax = unordered((u32)((dense > changed ? dense : changed) >> 32));
-    if (!dead && q.xmax == POS_INF) status |= POS_INF_SEEN;
-    if (dead) {
-        if (lead && q.b.tid == 0) out.nothing(status | DEAD);
-    } else if (GREEDY_ONLY || f.greedy || q.xmax == POS_INF) {
-        finish_one_hot(q, out, dense, changed, status);
-    }
+        MARK(3)
+        if (q.nan) status |= NAN_SEEN;
+        q.xmax = unordered((u32)((dense > changed ? dense : changed) >> 32));
+        if (!dense && !changed) {
+            if (q.b.rank == 0 && q.b.tid == 0) out.nothing(status | DEAD);
+            done = true;
+        } else if (GREEDY_ONLY || f.greedy || q.xmax == POS_INF) {
+            finish_one_hot(q, out, dense, changed, q.xmax == POS_INF ? status | POS_INF_SEEN : status);
+            done = true;
+        }
 #if !GREEDY_ONLY
-    else {
-        q.scale = Scale::of(q.xmax, f.temperature);
-        Cut cut = {f.floor(q.xmax), 0};
-        bool done = false;
-        if (by_list) {  // keep what reaches the best common bound of the k-th largest
-            u32 key = q.kth_lane(p.lane0(), p.lane1(), f.top_k);
-#if C > 1
-            u32 part = q.kth_lane(p.lane0(), p.lane1(), (f.top_k + C - 1) / C);
-            slot = q.b.show(key, part, s.listed);
-            u32 listed = 0;
-            for (u32 peer = 0; peer < C; ++peer) {
-                key = max(key, (u32)q.b.peek(slot, peer));
-                part = min(part, (u32)q.b.peek(slot + 1, peer));
-                u32 here = (u32)q.b.peek(slot + 2, peer);
-                listed = here > LIST_CAP ? LIST_CAP + 1 : listed + here;
-                if (listed > LIST_CAP) listed = LIST_CAP + 1;
-            }
-            key = max(key, part);
-#else
-            u32 listed = s.listed;
-#endif
-            float bound = key > (ORD_NEG_INF >> 16) ? unordered(key << 16) : NEG_INF;
-            u32 n = 0;
-            bool fits = listed <= (OVERLAY ? LIST_CAP - SPARE_CAP : LIST_CAP);
-            if (fits) {  // count, then move: the spare list takes SPARE_CAP
+        else {
+            q.scale = Scale::of(q.xmax, f.temperature);
+            if (by_list && merge_candidates(q, p, f.top_k, keys, n)) {
+                done = !keys;  // only the leader goes on
+            } else if (cut.value = f.floor(q.xmax); !q.scale.far) {
+                const bool top_k = f.top_k && (u32)f.top_k < q.r.limit;
+                Range range = q.nothing();
+                if (q.b.tid == 0) s.listed = 0;
+                if (f.nucleus() && !top_k) {
+                    u32 key = q.kth_lane(p.lane0(), p.lane1(), (NUCLEUS_LIST + C - 1) / C);
+                    key = (u32)~q.b.cluster_max((u32)~key);
+                    range = {q.gate_of(key), q.bound_of(key), POS_INF, {NEG_INF, 0}};
+                }
                 __syncthreads();
-                u32 own = s.listed, mine = 0;
-                for (u32 i = q.b.tid; i < own; i += NT) mine += key_value(s.list[i]) >= bound;
-                q.o.each(q.b, [&](float x, u32) { mine += x >= bound && x > NEG_INF; });
+                own = q.masses(cut, range);
+                MARK(4)
                 u64 before;
-                n = (u32)q.b.cluster_sum(q.b.sum32(mine), before);
-                fits = n <= SPARE_CAP;
-            }
-            if (fits) {
-                if (q.b.tid == 0) s.found = 0;
-                u32 own = s.listed;
-                if (q.o.active) {
-                    __syncthreads();
-                    q.o.each(q.b, [&](float x, u32 column) { if (x >= bound && x > NEG_INF) q.append(order_key(x, column)); });
-                    __syncthreads();
-                    own = s.listed;
+                whole = q.b.cluster_sum(own, before);
+                if (f.nucleus() && !top_k) {
+                    keys = merged_list(q, n);
+                } else if (!top_k) {
+                    u32 column;
+                    if (q.draw(cut, own, before, high64(f.bits, whole), column) && q.b.tid == 0)
+                        out.drawn(column, cut, q.xmax, whole, f.temperature, status);
+                    done = true;
                 }
-                const u64* counts = q.b.show(min(own, (u32)LIST_CAP));
-                if (lead) {
-                    for (u32 peer = 0; peer < C; ++peer) {
-                        u32 there = C > 1 ? (u32)q.b.peek(counts, peer) : own;
-                        for (u32 i = q.b.tid; i < there; i += NT) {
-                            u64 k = q.b.peek(&s.list[i], peer);
-                            if (key_value(k) >= bound) s.spare[atomicAdd(&s.found, 1u)] = k;
-                        }
-                    }
-                }
-                q.b.cluster_sync();
-                if (lead) {
-                    u64* keys = sort_list(q.b, s.spare, n, s.list);
-                    finish_list(q, f, out, keys, n, 0, status);
-                }
-                done = true;
             }
         }
-        if (!done) {
-            bool try_list = f.nucleus() && !(f.top_k && (u32)f.top_k < q.r.limit);
-            Range range = q.nothing();
-            if (q.b.tid == 0) s.listed = 0;
-            if (try_list) {
-                u32 key = q.kth_lane(p.lane0(), p.lane1(), (NUCLEUS_LIST + C - 1) / C);
-#if C > 1
-                key = (u32)~q.b.cluster_max((u32)~key);
 #endif
-                range.gate = q.gate_of(key);
-                range.from = key > (ORD_NEG_INF >> 16) ? unordered(key << 16) : NEG_INF;
-                range.to = POS_INF;
-            }
-            __syncthreads();
-            u64 before, own = q.masses(q, cut, false, range), whole = q.b.cluster_sum(own, before);
-            if (try_list) {
-                u32 n;
-                u64* keys = merged_list(q, n);
-                if (keys) {
-                    done = finish_list(q, f, out, keys, n, whole, status);  // every CTA alike
-                }
-            }
-            if (!done) {
-                if (f.top_k && select(q, false, f.top_k, cut, f.keep_ties, cut, own)) whole = q.b.cluster_sum(own, before);
-                if (f.nucleus() && select(q, true, share(f.top_p, whole), cut, f.keep_ties, cut, own))
-                    whole = q.b.cluster_sum(own, before);
-                u32 column;
-                if (q.draw(cut, own, before, high64(f.bits, whole), column) && q.b.tid == 0)
-                    out.drawn(column, cut, q.xmax, whole, f.temperature, status);
-            }
-        }
     }
+    MARK(5)
+#if !GREEDY_ONLY
+    if (keys) done = finish_list(q, f, out, keys, n, whole, status);  // where every CTA has the list, all do alike
+    if (!done) by_histogram(q, f, out, cut, own, status);
 #endif
+    MARK(6)
     if (C > 1) q.b.cluster_sync();  // peers may still read this CTA's shared memory
 }

@@ -55,8 +55,9 @@ struct Sampler {
     // ---- lower bounds of the k-th largest from two lane maxima a thread ----
 
     // The k-th largest of the 2 * NT lane maxima, by 16 leading bits of its key; ORD_NEG_INF >> 16 if there are fewer.
-    static __device__ __noinline__ u32 kth_lane(float lane0, float lane1, u32 k) {
+    DEV u32 kth_lane(float lane0, float lane1, u32 k) {
         u32 a = ordered(lane0) >> 16, c = ordered(lane1) >> 16, t = 0;
+#pragma unroll 1
         for (u32 bit = 0x8000; bit; bit >>= 1) {
             u32 n = __syncthreads_count(a >= (t | bit));
             n += __syncthreads_count(c >= (t | bit));
@@ -64,6 +65,8 @@ struct Sampler {
         }
         return t > (ORD_NEG_INF >> 16) ? t : ORD_NEG_INF >> 16;
     }
+    // Never -inf: that is what banned logits look like.
+    static DEV float bound_of(u32 key16) { return key16 > (ORD_NEG_INF >> 16) ? unordered(key16 << 16) : -FLT_MAX_; }
     // A word that no word of smaller logits exceeds: max_word(w, P) != P wherever w holds a logit >= the bound.
     static DEV Range nothing() { return Range{DTYPE == 2 ? 0x7f800000u : DTYPE ? 0x7c007c00u : 0x7f807f80u, POS_INF, NEG_INF,
                                               Cut{NEG_INF, 0}}; }
@@ -106,7 +109,7 @@ struct Sampler {
             for (; hits; hits &= hits - 1) {
                 u32 column = (tile * TILE_VECS + j * 32 + b.lane) * VEC + __ffs(hits) - 1;
                 float x = to_float(r.base[column]);
-                if (x > NEG_INF && prior.keeps(x, column)) append(order_key(x, column));
+                if (prior.keeps(x, column)) append(order_key(x, column));
             }
         }
     }
@@ -146,19 +149,18 @@ struct Sampler {
     DEV Peak first_pass(u32 k) {  // k > 0: list every logit that may be among the k largest
         Peak p;
         Vec d[4];
-        u32 t = r.tile0 + b.warp, end = r.tile0 + r.tiles, gate = nothing().gate;
+        u32 gate = nothing().gate;
         float bound = POS_INF;
-        bool any = t < end && r.load(t, b.lane, d);
-        if (any) p.add(d, t);
-        if (k) {
-            u32 key = kth_lane(p.lane0(), p.lane1(), k);
-            gate = gate_of(key);
-            bound = unordered(key << 16);
-            if (any) gather(d, t, gate, bound, POS_INF, Cut{NEG_INF, 0});
-        }
-        for (t += WARPS; t < end; t += WARPS) {
-            if (!r.load(t, b.lane, d)) continue;
-            if (passes(p.add(d, t), gate)) gather(d, t, gate, bound, POS_INF, Cut{NEG_INF, 0});
+        for (u32 i = 0; i * WARPS < max(r.tiles, 1u); ++i) {
+            u32 t = i * WARPS + b.warp, all = NEG_INF_WORD;
+            bool any = t < r.tiles && r.load(r.tile0 + t, b.lane, d);
+            if (any) all = p.add(d, r.tile0 + t);
+            if (i == 0 && k) {
+                u32 key = kth_lane(p.lane0(), p.lane1(), k);
+                gate = gate_of(key);
+                bound = bound_of(key);
+            }
+            if (passes(all, gate)) gather(d, r.tile0 + t, gate, bound, POS_INF, Cut{NEG_INF, 0});
         }
         return p;
     }
@@ -196,36 +198,41 @@ struct Sampler {
         u32* word = (u32*)&s.tile_mass[column / TILE_COLS - r.tile0];
         add_u64(word, word + 1, scale.mass(x));
     }
-    // Fills tile_mass with what lies above the cut (exact: with its ties), lists a range. Returns this CTA's mass.
-    static __device__ __noinline__ u64 masses(Sampler& q, Cut cut, bool exact, const Range& list) {
-        if (exact || q.scale.far) {
-            for (u32 i = q.b.tid; i < q.r.tiles; i += NT) q.s.tile_mass[i] = 0;
-            __syncthreads();
-            each_logit(q.r, q.b, [&](float x, u32 column) {
-                if (cut.keeps(x, column)) q.add_to_tile(column, x);
-                if (x >= list.from && x <= list.to && list.prior.keeps(x, column)) q.append(order_key(x, column));
-            });
-        } else if (q.nan || cut.value > NEG_INF) {
-            q.mass_pass<true>(cut.value, list);
-        } else {
-            q.mass_pass<false>(cut.value, list);
-        }
-        if (q.o.active) __syncthreads();
-        q.o.each(q.b, [&](float x, u32 column) {
-            if (cut.keeps(x, column)) q.add_to_tile(column, x);
-            if (x >= list.from && x <= list.to && list.prior.keeps(x, column)) q.append(order_key(x, column));
+    // By single columns, ties included: in little code, for few rows. Returns this CTA's mass.
+    DEV u64 masses_exactly(Cut cut, const Range& list) {
+#pragma unroll 1
+        for (u32 i = b.tid; i < r.tiles; i += NT) s.tile_mass[i] = 0;
+        __syncthreads();
+        auto add = [&](float x, u32 column) {
+            if (cut.keeps(x, column)) add_to_tile(column, x);
+            if (x >= list.from && x <= list.to && list.prior.keeps(x, column)) append(order_key(x, column));
+        };
+        each_logit(r, b, add);
+        o.each(b, add);
+        __syncthreads();
+        return own_mass();
+    }
+    // Fills tile_mass with what lies above the cut, lists a range. Not for far scales. Returns this CTA's mass.
+    template <bool ALWAYS_CUT = false> DEV u64 masses(Cut cut, const Range& list) {
+        if (ALWAYS_CUT || nan || cut.value > NEG_INF) mass_pass<true>(cut.value, list);
+        else mass_pass<false>(cut.value, list);
+        if (o.active) __syncthreads();
+        o.each(b, [&](float x, u32 column) {
+            if (cut.keeps(x, column)) add_to_tile(column, x);
+            if (x >= list.from && x <= list.to && list.prior.keeps(x, column)) append(order_key(x, column));
         });
         __syncthreads();
-        return q.own_mass();
+        return own_mass();
     }
     DEV u64 own_mass() {
         u64 mine = 0;
+#pragma unroll 1
         for (u32 i = b.tid; i < r.tiles; i += NT) mine += s.tile_mass[i];
         return b.sum(mine);
     }
 
     // The column at which the running mass of the whole row exceeds target; only the CTA that owns it returns true.
-    __device__ __noinline__ bool draw(Cut cut, u64 own, u64 before, u64 target, u32& column) {
+    DEV bool draw(Cut cut, u64 own, u64 before, u64 target, u32& column) {
         if (target < before || target - before >= own) return false;
         target -= before;
         u64 total, mine = b.tid < r.tiles ? s.tile_mass[b.tid] : 0, at = b.scan(mine, total);

@@ -21,6 +21,7 @@ PHASE Pick narrow(Sampler& q, bool by_mass, u64 target, Cut prior, Pick p) {
     u32* high = low + SPARE_CAP;
     i32 shift = 21 - __clz(p.high - p.low);
     if (p.high == p.low || shift < 0) shift = 0;
+#pragma unroll 1
     for (u32 i = q.b.tid; i < 2 * SPARE_CAP; i += NT) low[i] = 0;
     if (q.b.tid == 0) q.s.found = 0;
     __syncthreads();
@@ -61,7 +62,7 @@ PHASE Pick narrow(Sampler& q, bool by_mass, u64 target, Cut prior, Pick p) {
 }
 
 // Brings the lists of all CTAs together in every CTA; returns the sorted keys and their number, or null if too many.
-PHASE u64* merged_list(Sampler& q, u32& n) {
+DEV u64* merged_list(Sampler& q, u32& n) {
     __syncthreads();
     n = q.s.listed;
 #if C > 1
@@ -70,6 +71,7 @@ PHASE u64* merged_list(Sampler& q, u32& n) {
     for (u32 p = 0; p < C; ++p) { counts[p] = (u32)q.b.peek(slot, p); all += counts[p]; }
     if (all > SPARE_CAP) return nullptr;
     for (u32 p = 0, at = 0; p < C; at += counts[p++])
+#pragma unroll 1
         for (u32 i = q.b.tid; i < counts[p]; i += NT) q.s.spare[at + i] = q.b.peek(&q.s.list[i], p);
     n = all;
     q.b.cluster_sync();
@@ -81,6 +83,7 @@ PHASE u64* merged_list(Sampler& q, u32& n) {
 
 // Tied columns of one value, lowest first: the column after the need-th of them.
 PHASE u32 tie_limit(Sampler& q, float value, Cut prior, u64 need) {
+#pragma unroll 1
     for (u32 i = q.b.tid; i < q.r.tiles; i += NT) q.s.tile_mass[i] = 0;
     if (q.b.tid == 0) q.s.result = 0;
     __syncthreads();
@@ -130,7 +133,7 @@ PHASE bool select(Sampler& q, bool by_mass, u64 target, Cut prior, bool keep_tie
         __syncthreads();
         float from = unordered(p.low), to = unordered(p.high);
         Range range = {q.gate_of(p.low >> 16), from, to, prior};
-        own = q.masses(q, Cut{to, 0}, false, range);
+        own = q.scale.far ? q.masses_exactly(Cut{to, 0}, range) : q.masses<true>(Cut{to, 0}, range);
         u32 n;
         u64* keys = merged_list(q, n);
         if (!keys && !single) continue;
@@ -138,16 +141,18 @@ PHASE bool select(Sampler& q, bool by_mass, u64 target, Cut prior, bool keep_tie
             u64 need = by_mass ? (target - p.above + least - 1) / least : target - p.above;
             cut.value = to;
             cut.cols = keep_ties ? prior.value == to ? prior.cols : ~0u : tie_limit(q, to, prior, need);
-            own = q.masses(q, cut, true, q.nothing());
+            own = q.masses_exactly(cut, q.nothing());
             return true;
         }
         const u32 each = (n + NT - 1) / NT;
         u64 sum = 0, total;
+#pragma unroll 1
         for (u32 e = 0; e < each; ++e) {
             u32 i = q.b.tid * each + e;
             if (i < n) sum += measure(q, by_mass, key_value(keys[i]));
         }
         u64 running = p.above + q.b.scan(sum, total);
+#pragma unroll 1
         for (u32 e = 0; e < each; ++e) {
             u32 i = q.b.tid * each + e;
             if (i >= n) break;
@@ -160,6 +165,7 @@ PHASE bool select(Sampler& q, bool by_mass, u64 target, Cut prior, bool keep_tie
         cut.value = key_value(keys[last]);
         cut.cols = key_column(keys[last]) + 1;
         if (keep_ties) cut.cols = prior.value == cut.value ? prior.cols : ~0u;
+#pragma unroll 1
         for (u32 i = q.b.tid; i < n; i += NT) {
             float x = key_value(keys[i]);
             u32 column = key_column(keys[i]);
