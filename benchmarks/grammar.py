@@ -1,0 +1,199 @@
+"""The grammar service beside its worker's link: step latency by sessions and services, bytes a row, memory, new and known guides.
+
+Documents are real texts of 6 schemas, walked token by token as a worker would: one Step a service and step, one row a session.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from benchmarks import report
+from benchmarks.serving import VOCAB_SIZE, vocabulary_file
+from gpu_worker.grammar_link import GrammarLink, LinkSettings, SessionId, Walk, WalkStatus
+from gpu_worker.models.chat import TableChat
+from gpu_worker.models.vocabulary import vocabulary_of_tiktoken
+from shared import metrics
+from shared.bitmask import num_words
+from shared.guide import Guide, key_of, make_guide
+from shared.processes import Processes
+from shared.protocol import Compiled
+from shared.tokenizer import Vocabulary
+
+SESSIONS, SERVICES, STEPS = (1, 64, 256), (1, 2, 4), 40
+WORDS = [
+    "alpha",
+    "beta",
+    "gamma",
+    "delta",
+    "epsilon",
+    "zeta",
+    "eta",
+    "theta",
+    "iota",
+    "kappa",
+    "lambda",
+    "mu",
+    "nu",
+    "xi",
+    "omicron",
+    "pi",
+    "rho",
+    "sigma",
+    "tau",
+]
+
+
+def schemas() -> list[tuple[dict[str, Any], Any]]:
+    """Schema and a long document that fits it."""
+    string, integer = {"type": "string"}, {"type": "integer"}
+    person = {
+        "type": "object",
+        "properties": {"name": string, "age": integer},
+        "required": ["name", "age"],
+        "additionalProperties": False,
+    }
+    flat = dict.fromkeys(WORDS[:8], string)
+    return [
+        ({"type": "array", "items": person}, [{"name": w.title(), "age": 30 + i} for i, w in enumerate(WORDS)]),
+        ({"type": "object", "properties": flat, "required": list(flat)}, {name: f"the {name} of all things" for name in flat}),
+        ({"type": "array", "items": {"enum": WORDS}}, WORDS * 3),
+        ({"type": "array", "items": {"type": "number"}}, [i * 1.25 for i in range(60)]),
+        ({"type": "object", "additionalProperties": string}, {f"key_{w}": w.upper() for w in WORDS}),
+        ({"type": "array", "items": {"type": "string", "maxLength": 40}}, [" ".join(WORDS[i : i + 4]) for i in range(15)]),
+    ]
+
+
+class Bench:
+    """A link, its services and opened sessions that walk documents."""
+
+    def __init__(self, vocabulary: Vocabulary, link: GrammarLink) -> None:
+        self._link, self._vocabulary = link, vocabulary
+        self._chat = TableChat(vocabulary)
+        self._made = [(make_guide("json_schema", schema), self._tokens(value)) for schema, value in schemas()]
+
+    def _tokens(self, value: Any) -> list[int]:
+        return self._chat.encode(json.dumps(value, separators=(", ", ": ")))
+
+    def compile(self, guide: Guide) -> Compiled:
+        return self._link.compile(guide, deadline_s=60.0).result(60.0)
+
+    def open(self, count: int) -> list[tuple[SessionId, list[int]]]:
+        opened = []
+        for number in range(count):
+            guide, tokens = self._made[number % len(self._made)]
+            plan = self.compile(guide).plan
+            if plan is None:
+                raise SystemExit("a guide of the benchmark was refused")
+            opened.append((self._link.open(key_of(guide), plan, self._vocabulary.stop_ids), tokens))
+        return opened
+
+    def steps(self, opened: list[tuple[SessionId, list[int]]]) -> list[float]:
+        """Seconds of each step: submit to the last row."""
+        rows = np.zeros((len(opened), num_words(self._vocabulary.size)), np.int32)
+        seconds = []
+        for step in range(STEPS):
+            walks = [
+                Walk(
+                    session,
+                    row,
+                    committed=tokens[max(step - 2, 0) : step - 1] if step > 1 else (),
+                    path=tokens[step - 1 : step] if step else (),
+                )
+                for row, (session, tokens) in enumerate(opened)
+            ]
+            started = time.perf_counter()
+            ticket = self._link.submit(step, walks, rows)
+            ticket.wait(20.0)
+            seconds.append(time.perf_counter() - started)
+            wrong = {outcome.status.name for outcome in ticket.seal().values() if outcome.status is not WalkStatus.OK}
+            if wrong:
+                raise SystemExit(f"step {step}: {wrong}")
+        return seconds[2:]
+
+    def close(self, opened: list[tuple[SessionId, list[int]]]) -> None:
+        for session, _ in opened:
+            self._link.close_session(session)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder, vocabulary_file(Path(folder)) as file:
+        vocabulary = vocabulary_of_tiktoken(file, VOCAB_SIZE)
+        latency, memory, compile_ = [], [], []
+        for services in SERVICES:
+            with Processes(Path(folder) / "log") as processes:
+                link = GrammarLink(settings=LinkSettings(hold_after_s=20.0, replay_after_s=20.0))
+                link.start(vocabulary)
+                try:
+                    latency += _measure(link, vocabulary, services, processes, memory, compile_)
+                finally:
+                    link.close()
+    report.publish("grammar-steps", latency)
+    report.publish("grammar-memory", memory)
+    report.publish("grammar-compile", compile_)
+
+
+def _measure(
+    link: GrammarLink,
+    vocabulary: Vocabulary,
+    services: int,
+    processes: Processes,
+    memory: list[dict[str, Any]],
+    compile_: list[dict[str, Any]],
+) -> list[dict[str, Any]]:
+    started = [
+        processes.start("grammar_service", "--workers", link.address, "--metrics-port", "0", "--name", f"g{n}")
+        for n in range(services)
+    ]
+    while len(link.service_names) < services:
+        time.sleep(0.1)
+    empty = _resident(started[0].pid)
+    bench, rows = Bench(vocabulary, link), []
+    if services == 1:
+        memory.append({"what": "service, empty cache", "MB": empty})
+        compile_ += _compile_times(bench)
+    for count in SESSIONS:
+        opened = bench.open(count)
+        before = metrics.mask_bytes_total._value.get()
+        seconds = bench.steps(opened)
+        num_bytes = metrics.mask_bytes_total._value.get() - before
+        ordered = sorted(seconds)
+        rows.append({
+            "services": services, "sessions": count, "p50 ms": 1e3 * statistics.median(ordered), "p99 ms": 1e3 * ordered[int(len(ordered) * 0.99)],
+            "rows/s": count * len(seconds) / sum(seconds), "bytes/row": num_bytes / (count * STEPS),
+        })  # fmt: skip
+        if services == 1:
+            memory.append({"what": f"with {count} sessions of {STEPS} tokens", "MB": _resident(started[0].pid)})
+        bench.close(opened)
+    return rows
+
+
+def _compile_times(bench: Bench) -> list[dict[str, Any]]:
+    cold, known = [], []
+    for number in range(40):
+        guide = make_guide(
+            "json_schema", {"type": "object", "properties": {f"field{number}": {"type": "string"}, "n": {"type": "integer"}}}
+        )
+        for into in (cold, known):
+            started = time.perf_counter()
+            bench.compile(guide)
+            into.append(1e3 * (time.perf_counter() - started))
+    pairs = (("new schema", cold), ("known schema, the worker's plan cache", known))
+    return [{"what": what, "p50 ms": statistics.median(ms), "p99 ms": sorted(ms)[-1]} for what, ms in pairs]
+
+
+def _resident(pid: int) -> float:
+    """Proportional share in MB, of the process that steps: the largest of the service's family."""
+    family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    return max(process.memory_full_info().pss for process in family) / 1e6
+
+
+if __name__ == "__main__":
+    main()
