@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from grammar_service.cache import CompiledGrammar
@@ -71,27 +72,30 @@ class Peer:
             return Opened(handle=message.handle, epoch=message.epoch, error=WireError.of(error))
         return None if session is None else Opened(handle=message.handle, epoch=message.epoch)
 
-    def step(self, message: Step, now_s: float) -> list[list[bytes]]:
-        """Runs the entries that can run; answers as messages of frames. Those that wait for a grammar are kept."""
+    def step(self, message: Step, now_s: float) -> Iterator[list[bytes]]:
+        """Runs the entries that can run; answers in parts, as frames. Those that wait for a grammar are kept."""
         if self.sessions is None or self.stepper is None:
-            return []
+            return
         entries: dict[int, StepEntry] = {}
         jobs: list[Job] = []
-        answers: list[tuple[StepEntry, Answer]] = []
+        at_once: list[tuple[StepEntry, Answer]] = []
         for entry in message.entries:
+            if entry.handle in entries:
+                continue  # one walk a session and step: an engine does not survive two on one matcher
             waiting = self.waiting.get(entry.handle)
             if waiting is not None and waiting.open.epoch == entry.epoch:
                 self.waiting[entry.handle] = waiting._replace(entry=(message.step, entry))
                 continue
             outcome = self.sessions.step(entry, now_s)
             if isinstance(outcome, Answer):
-                answers.append((entry, outcome))
+                at_once.append((entry, outcome))
             elif outcome is not None and (session := self.sessions.get(entry.handle)) is not None:
                 entries[entry.handle] = entry
                 jobs.append(Job(session, outcome))
-        for session, answer in self.stepper.run(jobs):
-            answers.append((entries[session.handle], answer))
-        return [self._encode(message.step, answers)] if answers else []
+        if at_once:
+            yield self._encode(message.step, at_once)
+        for part in self.stepper.run(jobs):
+            yield self._encode(message.step, [(entries[session.handle], answer) for session, answer in part])
 
     def close(self, sessions: list[tuple[int, int]]) -> None:
         """Ends sessions, those that still wait for their grammar included."""

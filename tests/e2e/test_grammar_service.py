@@ -102,6 +102,15 @@ def test_a_whole_batch_in_one_step(driver: Driver) -> None:  # spec 24
     driver.end(*((sequence.handle, 0) for sequence in sequences))
 
 
+def test_two_entries_for_one_session_in_a_step_are_one(driver: Driver) -> None:  # spec R8
+    sequence = start(driver, 59, "regex", "[0-9]{3}x")
+    first, second = sequence.entry(), sequence.entry()
+    driver.send(Step(step=77, retired_step=0, entries=[first, second]))
+    answer, _ = driver.expect(StepAnswer, lambda message: message.step == 77)
+    assert [entry.sequence_number for entry in answer.entries] == [first.sequence_number]
+    assert driver.step(sequence.entry())[59][0].status == StepStatus.OK
+
+
 def test_drafts_roll_back(driver: Driver) -> None:  # spec 42, 43
     sequence = start(driver, 60, "regex", "[0-9]{3}x")
     one, two, letter = (encode_greedy(driver.vocabulary, text)[0] for text in (b"1", b"2", b"x"))
