@@ -29,26 +29,9 @@ from shared.tokenizer import Vocabulary
 
 SESSIONS, SERVICES, STEPS = (1, 64, 256), (1, 2, 4), 40
 WORDS = [
-    "alpha",
-    "beta",
-    "gamma",
-    "delta",
-    "epsilon",
-    "zeta",
-    "eta",
-    "theta",
-    "iota",
-    "kappa",
-    "lambda",
-    "mu",
-    "nu",
-    "xi",
-    "omicron",
-    "pi",
-    "rho",
-    "sigma",
-    "tau",
-]
+    "alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda",
+    "mu", "nu", "xi", "omicron", "pi", "rho", "sigma", "tau",
+]  # fmt: skip
 
 
 def schemas() -> list[tuple[dict[str, Any], Any]]:
@@ -166,8 +149,9 @@ def _measure(
         num_bytes = metrics.mask_bytes_total._value.get() - before
         ordered = sorted(seconds)
         rows.append({
-            "services": services, "sessions": count, "p50 ms": 1e3 * statistics.median(ordered), "p99 ms": 1e3 * ordered[int(len(ordered) * 0.99)],
-            "rows/s": count * len(seconds) / sum(seconds), "bytes/row": num_bytes / (count * STEPS),
+            "services": services, "sessions": count, "p50 ms": 1e3 * statistics.median(ordered),
+            "p99 ms": 1e3 * ordered[int(len(ordered) * 0.99)], "rows/s": count * len(seconds) / sum(seconds),
+            "bytes/row": num_bytes / (count * STEPS),
         })  # fmt: skip
         if services == 1:
             memory.append({"what": f"with {count} sessions of {STEPS} tokens", "MB": _resident(started[0].pid)})
