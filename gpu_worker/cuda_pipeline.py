@@ -45,7 +45,7 @@ class CudaPipeline(Pipeline):
             raise ConfigError(f"the runner is on {runner.device}, not on a CUDA device", field="device")
         self._runner, self._eager = runner, eager
         slots, words = runner.max_slots, num_words(runner.vocab_size)
-        self._stream = torch.cuda.Stream(runner.device)  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream(runner.device)
         self._watchdog = Watchdog(MAX_IN_FLIGHT, last_resort_s)
         self._page = register_page(self._watchdog.page.address, PAGE_BYTES)
         self._buffers = StepBuffers.empty(slots, runner.max_width, words, runner.device)

@@ -57,8 +57,16 @@ class BeamState:
         cum[:, 0] = 0.0
         tokens = torch.full((requests, width, longest), -1, dtype=torch.int32)
         pool = torch.full((requests, width), _NEG)
-        return cls(cum, tokens, torch.zeros(requests, dtype=torch.int32), pool, pool.clone(), tokens.clone(),
-                   torch.zeros((requests, width), dtype=torch.int32), torch.zeros(requests, dtype=torch.bool))
+        return cls(
+            cum,
+            tokens,
+            torch.zeros(requests, dtype=torch.int32),
+            pool,
+            pool.clone(),
+            tokens.clone(),
+            torch.zeros((requests, width), dtype=torch.int32),
+            torch.zeros(requests, dtype=torch.bool),
+        )
 
 
 @dataclass(slots=True)
@@ -139,7 +147,7 @@ def _finish(b: int, state: BeamState, params: BeamParams, cum: float, tokens: li
     if at >= int(params.width[b]):
         return
     for pool in (state.pool_score, state.pool_cum, state.pool_tokens, state.pool_length):
-        pool[b, at + 1:] = pool[b, at:-1].clone()
+        pool[b, at + 1 :] = pool[b, at:-1].clone()
     state.pool_score[b, at], state.pool_cum[b, at], state.pool_length[b, at] = score, cum, len(tokens)
     state.pool_tokens[b, at] = -1
     state.pool_tokens[b, at, : len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
@@ -158,4 +166,5 @@ def _is_done(b: int, state: BeamState, params: BeamParams) -> bool:
 
 
 def _length_scale(length: int, params: BeamParams, b: int) -> float:
-    return float(max(length, 1)) ** float(params.length_penalty[b])
+    scale: float = float(max(length, 1)) ** float(params.length_penalty[b])
+    return scale

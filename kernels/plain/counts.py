@@ -37,8 +37,17 @@ def reparent_counts(counts: Tensor, slots: Tensor, parents: Tensor) -> None:
     counts.numpy()[slots.numpy()] = moved
 
 
-def update_top_p_decay(top_p: Tensor, tokens: Tensor, num_tokens: Tensor, slot: Tensor, *, initial: Tensor,
-                       decay: Tensor, minimum: Tensor, reset_id: Tensor) -> None:
+def update_top_p_decay(
+    top_p: Tensor,
+    tokens: Tensor,
+    num_tokens: Tensor,
+    slot: Tensor,
+    *,
+    initial: Tensor,
+    decay: Tensor,
+    minimum: Tensor,
+    reset_id: Tensor,
+) -> None:
     """After each committed token: p = initial if token == reset_id else max(p * decay, minimum); all f32[S], ids i32[S].
 
     A decay of 1 leaves p as it is unless the reset id is met.

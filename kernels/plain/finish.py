@@ -39,8 +39,7 @@ class StopWords:
 
     def words(self, row: int) -> list[list[int]]:
         starts = self.word_start.tolist()
-        return [self.ids[starts[w]: starts[w + 1]].tolist()
-                for w in range(int(self.row_start[row]), int(self.row_start[row + 1]))]
+        return [self.ids[starts[w] : starts[w + 1]].tolist() for w in range(int(self.row_start[row]), int(self.row_start[row + 1]))]
 
 
 @dataclass(slots=True)
@@ -51,28 +50,42 @@ class FinishResult:
     kept: Tensor
 
 
-def finish_reasons(tokens: Tensor, num_tokens: Tensor, length: Tensor, max_length: Tensor, *, end_ids: TokenList,
-                   stop_words: StopWords, history: Tensor) -> FinishResult:
+def finish_reasons(
+    tokens: Tensor,
+    num_tokens: Tensor,
+    length: Tensor,
+    max_length: Tensor,
+    *,
+    end_ids: TokenList,
+    stop_words: StopWords,
+    history: Tensor,
+) -> FinishResult:
     """Judge the step's tokens i32[B, m], of which num_tokens i32[B] are real.
 
     length i32[B]: tokens before them (prompt included); max_length i32[B]: min(context, prompt + max_tokens);
     history i32[B, L]: the L tokens before them, left-padded -1 (L + 1 at least the longest stop word).
     """
-    judged = [_judge(tokens[b, : int(num_tokens[b])].tolist(), int(max_length[b]) - int(length[b]),
-                     set(end_ids.ids[end_ids.span(b)].tolist()), stop_words.words(b), history[b].tolist())
-              for b in range(tokens.shape[0])]
+    judged = [
+        _judge(
+            tokens[b, : int(num_tokens[b])].tolist(),
+            int(max_length[b]) - int(length[b]),
+            set(end_ids.ids[end_ids.span(b)].tolist()),
+            stop_words.words(b),
+            history[b].tolist(),
+        )
+        for b in range(tokens.shape[0])
+    ]
     return FinishResult(*(torch.tensor(column, dtype=torch.int32) for column in zip(*judged, strict=True)))
 
 
-def _judge(tokens: list[int], room: int, end_ids: set[int], words: list[list[int]],
-           history: list[int]) -> tuple[int, int]:
+def _judge(tokens: list[int], room: int, end_ids: set[int], words: list[list[int]], history: list[int]) -> tuple[int, int]:
     for t, token in enumerate(tokens):
         if token in end_ids:
             return FinishReason.END_ID, t + 1
         if t + 1 >= room:
             return FinishReason.LENGTH, t + 1
         text = history + tokens[: t + 1]
-        if any(word and text[-len(word):] == word for word in words):
+        if any(word and text[-len(word) :] == word for word in words):
             return FinishReason.STOP_WORDS, t + 1
     return FinishReason.NONE, len(tokens)
 
@@ -82,4 +95,4 @@ def shift_history(history: Tensor, tokens: Tensor, num_tokens: Tensor) -> None:
     width = history.shape[1]
     for b, count in enumerate(num_tokens.tolist()):
         window: NDArray[np.int32] = np.concatenate([history[b].numpy(), tokens[b, :count].numpy()])
-        history[b] = torch.from_numpy(window[window.size - width:])
+        history[b] = torch.from_numpy(window[window.size - width :])

@@ -83,7 +83,7 @@ def _prefix(x: F32, xmax: np.float32, filters: Filters) -> tuple[float, int]:
         if filters.keep_ties:
             x = x[x >= np.partition(x, x.size - filters.top_k)[x.size - filters.top_k]]
         else:
-            x = np.partition(x, x.size - filters.top_k)[x.size - filters.top_k:]
+            x = np.partition(x, x.size - filters.top_k)[x.size - filters.top_k :]
     if not filters.top_p < 1:
         return float(x.min()), x.size
     x = np.sort(x)[::-1]

@@ -48,8 +48,9 @@ class SampleInputs:
     masks: RowMasks = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.masks = RowMasks.of(self.logits, self.vocab_size, self.bitmask, self.row_index, self.row_status,
-                                 self.bit_offset, self.d2t)
+        self.masks = RowMasks.of(
+            self.logits, self.vocab_size, self.bitmask, self.row_index, self.row_status, self.bit_offset, self.d2t
+        )
         if len(self.rows) != self.logits.shape[0]:
             raise ValueError(f"{len(self.rows)} rows of parameters for {self.logits.shape[0]} rows of logits")
 
@@ -72,14 +73,13 @@ class SampleInputs:
 
     def filters(self, i: int) -> Filters:
         rows = self.rows
-        return Filters(float(rows.temperature[i]), int(rows.top_k[i]), float(rows.top_p[i]), float(rows.min_p[i]),
-                       self.keep_ties)
+        return Filters(float(rows.temperature[i]), int(rows.top_k[i]), float(rows.top_p[i]), float(rows.min_p[i]), self.keep_ties)
 
     def bits(self, i: int, purpose: int | None = None, branch: int = 0) -> int:
         """64 random bits of row i's stream for its own purpose or the one given."""
         seed, offset = (np.array(int(t[i]) & (1 << 64) - 1, dtype=np.uint64) for t in (self.rows.seed, self.rows.offset))
         use = int(self.rows.purpose[i]) if purpose is None else Purpose(purpose)
-        return int(random_bits(seed, offset, np.uint64(use), np.uint64(branch)))
+        return int(random_bits(seed, offset, np.array(use, np.uint64), branch))
 
 
 def take(logits: Tensor, columns: Columns) -> F32:

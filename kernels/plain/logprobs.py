@@ -61,8 +61,13 @@ class LogprobOutput:
 
     @classmethod
     def of(cls, mode: Literal["raw", "processed"], rows: int, n: int) -> "LogprobOutput":
-        return cls(mode, np.full(rows, -np.inf, np.float32), np.zeros(rows, np.int32),
-                   np.full((rows, n), -1, np.int32), np.full((rows, n), -np.inf, np.float32))
+        return cls(
+            mode,
+            np.full(rows, -np.inf, np.float32),
+            np.zeros(rows, np.int32),
+            np.full((rows, n), -1, np.int32),
+            np.full((rows, n), -np.inf, np.float32),
+        )
 
     def fill(self, i: int, logits: Tensor, live: LiveRow, column: int, masks: RowMasks) -> None:
         if live.kept is None:

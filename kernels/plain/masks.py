@@ -35,8 +35,16 @@ class RowMasks:
     vocabulary: Columns  # columns whose target id exists, ascending
 
     @classmethod
-    def of(cls, logits: Tensor, vocab_size: int, bitmask: Tensor | None, row_index: Tensor | None,
-           row_status: Tensor | None, bit_offset: int = 0, d2t: Tensor | None = None) -> "RowMasks":
+    def of(
+        cls,
+        logits: Tensor,
+        vocab_size: int,
+        bitmask: Tensor | None,
+        row_index: Tensor | None,
+        row_status: Tensor | None,
+        bit_offset: int = 0,
+        d2t: Tensor | None = None,
+    ) -> "RowMasks":
         if logits.ndim != 2 or logits.dtype not in (torch.float32, torch.float16, torch.bfloat16):
             raise ValueError(f"logits must be fp32, fp16 or bf16 [R, columns], not {logits.dtype}{list(logits.shape)}")
         if vocab_size <= 0 or bit_offset < 0:
@@ -75,8 +83,15 @@ class RowMasks:
         return self.vocabulary[_bits(words)[self.targets[self.vocabulary]]]
 
 
-def apply_bitmask(logits: Tensor, bitmask: Tensor, row_index: Tensor | None, row_status: Tensor | None,
-                  vocab_size: int, bit_offset: int = 0, d2t: Tensor | None = None) -> None:
+def apply_bitmask(
+    logits: Tensor,
+    bitmask: Tensor,
+    row_index: Tensor | None,
+    row_status: Tensor | None,
+    vocab_size: int,
+    bit_offset: int = 0,
+    d2t: Tensor | None = None,
+) -> None:
     """In place: exactly -inf in every column that is not allowed; unguided and held rows are not touched."""
     masks = RowMasks.of(logits, vocab_size, bitmask, row_index, row_status, bit_offset, d2t)
     for row in np.flatnonzero(masks.status == RowStatus.GUIDED):

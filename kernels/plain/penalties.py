@@ -40,8 +40,8 @@ class Penalties:
             return x
         counts = self._counts(row, slot)
         seen = np.unpackbits(self.seen[slot].numpy().view(np.uint8), bitorder="little")[tokens] != 0
-        return penalise(x, seen, counts[tokens], *(t[row].numpy() for t in
-                        (self.repetition, self.presence, self.frequency)), np.float32(limit))
+        repetition, presence, frequency = (np.float32(t[row]) for t in (self.repetition, self.presence, self.frequency))
+        return penalise(x, seen, counts[tokens], repetition, presence, frequency, np.float32(limit))
 
     def _counts(self, row: int, slot: int) -> NDArray[np.int64]:
         counts = self.counts[slot].numpy().astype(np.int64)
@@ -51,8 +51,15 @@ class Penalties:
         return counts
 
 
-def penalise(x: F32, seen: NDArray[np.bool_], counts: NDArray[np.int64], repetition: np.float32, presence: np.float32,
-             frequency: np.float32, limit: np.float32) -> F32:
+def penalise(
+    x: F32,
+    seen: NDArray[np.bool_],
+    counts: NDArray[np.int64],
+    repetition: np.float32,
+    presence: np.float32,
+    frequency: np.float32,
+    limit: np.float32,
+) -> F32:
     """The formula; `seen` need not cover the counted tokens."""
     with np.errstate(over="ignore", invalid="ignore"):
         scaled = np.where(x < 0, x * repetition, x / repetition)

@@ -36,8 +36,7 @@ def philox4x32(counter: Words, key: Words) -> Words:
     for turn in range(_ROUNDS):
         low_key, high_key = ((keys[i] + np.uint64(turn * _WEYL[i])) & _LOW for i in range(2))
         first, second = _MULTIPLIERS[0] * wide[0], _MULTIPLIERS[1] * wide[2]
-        wide = [(second >> _SHIFT) ^ wide[1] ^ low_key, second & _LOW,
-                (first >> _SHIFT) ^ wide[3] ^ high_key, first & _LOW]
+        wide = [(second >> _SHIFT) ^ wide[1] ^ low_key, second & _LOW, (first >> _SHIFT) ^ wide[3] ^ high_key, first & _LOW]
     return np.stack(np.broadcast_arrays(*wide), axis=-1).astype(np.uint32)
 
 

@@ -29,7 +29,7 @@ def weight(descriptor: RowDescriptor, i: int, x: np.float32, column: int) -> int
     threshold, tie = float(descriptor.threshold[i]), int(descriptor.tie_column[i])
     if int(descriptor.mass[i]) == 0 or not (x > threshold or (x == threshold and column <= tie)):
         return 0
-    temperature = descriptor.temperature[i].numpy()
+    temperature, xmax = np.float32(descriptor.temperature[i]), np.float32(descriptor.xmax[i])
     if temperature == 0:
         return weights.UNIT
-    return int(weights.masses(np.array([x]), descriptor.xmax[i].numpy(), temperature)[0])
+    return int(weights.masses(np.array([x]), xmax, temperature)[0])

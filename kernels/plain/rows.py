@@ -59,16 +59,33 @@ class SampleRows:
         return self.temperature.numel()
 
     @classmethod
-    def uniform(cls, rows: int, *, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0,
-                seed: int = 0, offset: int = 0, purpose: int = 0) -> "SampleRows":
+    def uniform(
+        cls,
+        rows: int,
+        *,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        seed: int = 0,
+        offset: int = 0,
+        purpose: int = 0,
+    ) -> "SampleRows":
         """The same parameters in every row; the seed may be any uint64."""
         signed = seed - (1 << 64) if seed >= 1 << 63 else seed
         values = (temperature, top_k, top_p, min_p, signed, offset, purpose)
         return cls(*(torch.full((rows,), v, dtype=d) for v, d in zip(values, _ROW_DTYPES.values(), strict=True)))
 
 
-_ROW_DTYPES = {"temperature": torch.float32, "top_k": torch.int32, "top_p": torch.float32, "min_p": torch.float32,
-               "seed": torch.int64, "offset": torch.int64, "purpose": torch.int32}
+_ROW_DTYPES = {
+    "temperature": torch.float32,
+    "top_k": torch.int32,
+    "top_p": torch.float32,
+    "min_p": torch.float32,
+    "seed": torch.int64,
+    "offset": torch.int64,
+    "purpose": torch.int32,
+}
 
 
 @dataclass(slots=True)

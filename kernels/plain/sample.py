@@ -18,11 +18,23 @@ LogprobMode = Literal["raw", "processed"]
 _NOTHING = Kept(np.empty(0, np.int64), np.empty(0, np.uint64), 0, np.inf, -1, -np.inf, 0.0)
 
 
-def sample(logits: Tensor, rows: SampleRows, *, vocab_size: int, bitmask: Tensor | None = None,
-           row_index: Tensor | None = None, row_status: Tensor | None = None, d2t: Tensor | None = None,
-           bit_offset: int = 0, overlay: Overlay | None = None, keep_ties: bool = False,
-           logprobs: LogprobMode | None = None, num_logprobs: int = 0, return_descriptor: bool = False,
-           return_probs: bool = False) -> SampleResult:
+def sample(
+    logits: Tensor,
+    rows: SampleRows,
+    *,
+    vocab_size: int,
+    bitmask: Tensor | None = None,
+    row_index: Tensor | None = None,
+    row_status: Tensor | None = None,
+    d2t: Tensor | None = None,
+    bit_offset: int = 0,
+    overlay: Overlay | None = None,
+    keep_ties: bool = False,
+    logprobs: LogprobMode | None = None,
+    num_logprobs: int = 0,
+    return_descriptor: bool = False,
+    return_probs: bool = False,
+) -> SampleResult:
     """One token a row from logits [R, columns]; the order is bias, penalties, bans, temperature, min_p, top_k, top_p.
 
     Masks, row_index, row_status, d2t and bit_offset as in `RowMasks`; a row without bitmask and status is unguided.
@@ -48,8 +60,13 @@ class _Outputs:
     @classmethod
     def of(cls, inputs: SampleInputs, mode: LogprobMode | None, n: int, return_probs: bool) -> "_Outputs":
         rows, width = inputs.logits.shape
-        return cls([], [], [], None if mode is None else LogprobOutput.of(mode, rows, n),
-                   np.zeros((rows, width), np.float32) if return_probs else None)
+        return cls(
+            [],
+            [],
+            [],
+            None if mode is None else LogprobOutput.of(mode, rows, n),
+            np.zeros((rows, width), np.float32) if return_probs else None,
+        )
 
     def fill(self, i: int, inputs: SampleInputs) -> None:
         live = inputs.live(i)
@@ -75,9 +92,12 @@ class _Outputs:
 
 def _descriptor(kept: list[Kept]) -> RowDescriptor:
     return RowDescriptor(
-        xmax=_f32([k.xmax for k in kept]), threshold=_f32([k.threshold for k in kept]),
-        tie_column=_i32([k.tie_column for k in kept]), mass=torch.tensor([k.total for k in kept], dtype=torch.int64),
-        temperature=_f32([k.temperature for k in kept]))
+        xmax=_f32([k.xmax for k in kept]),
+        threshold=_f32([k.threshold for k in kept]),
+        tie_column=_i32([k.tie_column for k in kept]),
+        mass=torch.tensor([k.total for k in kept], dtype=torch.int64),
+        temperature=_f32([k.temperature for k in kept]),
+    )
 
 
 def _i32(values: list[int]) -> Tensor:

@@ -79,9 +79,12 @@ def verify(target: SampleInputs, drafts: Drafts, draft: SampleInputs | None = No
         raise ValueError(f"{batch} requests of {most} drafts need {batch * (most + 1)} target and {batch * most} draft rows")
     walks = [_Verifier(target, drafts, draft, b).walk() for b in range(batch)]
     return VerifyResult(
-        tokens=_padded([w.tokens for w in walks], most + 1), nodes=_padded([w.nodes for w in walks], most + 1),
-        emitted=_counts(w.tokens for w in walks), accepted=_counts(w.nodes for w in walks),
-        status=torch.tensor([w.status for w in walks], dtype=torch.int32))
+        tokens=_padded([w.tokens for w in walks], most + 1),
+        nodes=_padded([w.nodes for w in walks], most + 1),
+        emitted=_counts(w.tokens for w in walks),
+        accepted=_counts(w.nodes for w in walks),
+        status=torch.tensor([w.status for w in walks], dtype=torch.int32),
+    )
 
 
 class _Verifier:

@@ -85,10 +85,12 @@ def high64_many(bits: Masses, mass: int) -> Masses:
     mass_low, mass_high = np.uint64(mass & 0xFFFFFFFF), np.uint64(mass >> 32)
     low, high = bits & low_mask, bits >> shift
     middle = high * mass_low + (low * mass_low >> shift)
-    return high * mass_high + (middle >> shift) + (low * mass_high + (middle & low_mask) >> shift)
+    result: Masses = high * mass_high + (middle >> shift) + (low * mass_high + (middle & low_mask) >> shift)
+    return result
 
 
 def min_p_threshold(xmax: np.float32, temperature: np.float32, min_p: np.float32) -> np.float32:
     """fma(T, ln(min_p), xmax), never above xmax; the logarithm is the float64 one rounded to fp32."""
     log_min_p = np.float32(math.log(float(min_p)))
-    return np.minimum(fma32(temperature, log_min_p, xmax)[0], xmax)
+    threshold: np.float32 = np.minimum(fma32(temperature, log_min_p, xmax)[0], xmax)
+    return threshold

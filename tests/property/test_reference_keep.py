@@ -11,21 +11,30 @@ from tests.reference_oracle import keep64, keep_exact, softmax64
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
-FILTERS = st.fixed_dictionaries({
-    "temperature": st.sampled_from([0.05, 0.3, 0.7, 1.0, 1.5, 10.0]),
-    "top_k": st.sampled_from([0, 2, 3, 5, 50, 1000]),
-    "top_p": st.sampled_from([1e-6, 0.1, 0.5, 0.9, 0.95, 0.999, 1 - 2.0**-24, 1.0]),
-    "min_p": st.sampled_from([0.0, 1e-6, 0.05, 0.5, 1.0]),
-})
+FILTERS = st.fixed_dictionaries(
+    {
+        "temperature": st.sampled_from([0.05, 0.3, 0.7, 1.0, 1.5, 10.0]),
+        "top_k": st.sampled_from([0, 2, 3, 5, 50, 1000]),
+        "top_p": st.sampled_from([1e-6, 0.1, 0.5, 0.9, 0.95, 0.999, 1 - 2.0**-24, 1.0]),
+        "min_p": st.sampled_from([0.0, 1e-6, 0.05, 0.5, 1.0]),
+    }
+)
 
 
 @settings(max_examples=150, deadline=None)
-@given(values=st.lists(st.sampled_from([-8.0, -1.5, -0.0, 0.0, 0.125, 1.0, 1.0078125, 2.0, 6.0]) | st.floats(-20, 20, width=16),
-                       min_size=1, max_size=60), filters=FILTERS)
+@given(
+    values=st.lists(
+        st.sampled_from([-8.0, -1.5, -0.0, 0.0, 0.125, 1.0, 1.0078125, 2.0, 6.0]) | st.floats(-20, 20, width=16),
+        min_size=1,
+        max_size=60,
+    ),
+    filters=FILTERS,
+)
 def test_kept_set_by_lists_and_python_integers(values, filters):  # spec 69-71, R16
     x = np.array(values, dtype=np.float32)
-    probs = sample(torch.from_numpy(x)[None], SampleRows.uniform(1, **filters), vocab_size=x.size, return_probs=True,
-                   return_descriptor=True)
+    probs = sample(
+        torch.from_numpy(x)[None], SampleRows.uniform(1, **filters), vocab_size=x.size, return_probs=True, return_descriptor=True
+    )
     kept = keep_exact(x, filters["temperature"], filters["top_k"], filters["top_p"], filters["min_p"])
     threshold, tie = float(probs.descriptor.threshold[0]), int(probs.descriptor.tie_column[0])
     assert [i for i, v in enumerate(x) if v > threshold or (v == threshold and i <= tie)] == kept
@@ -38,8 +47,14 @@ def test_kept_set_by_lists_and_python_integers(values, filters):  # spec 69-71, 
 def test_kept_set_and_probabilities_by_float64(dtype, scale):  # spec 69, 81
     rng, near_borders, compared = np.random.default_rng(4), 0, 0
     for vocab_size in (33, 100, 8193, 32000):
-        for temperature, k, p, m in ((1.0, 0, 0.9, 0.0), (0.6, 50, 1.0, 0.0), (1.3, 0, 1.0, 0.05), (0.8, 40, 0.95, 0.01),
-                                     (1.0, vocab_size - 1, 0.999, 0.0), (2.0, 0, 0.3, 0.0)):
+        for temperature, k, p, m in (
+            (1.0, 0, 0.9, 0.0),
+            (0.6, 50, 1.0, 0.0),
+            (1.3, 0, 1.0, 0.05),
+            (0.8, 40, 0.95, 0.01),
+            (1.0, vocab_size - 1, 0.999, 0.0),
+            (2.0, 0, 0.3, 0.0),
+        ):
             logits = torch.tensor(rng.standard_normal((1, vocab_size)) * scale).to(dtype)
             x = logits[0].float().numpy()
             rows = SampleRows.uniform(1, temperature=temperature, top_k=k, top_p=p, min_p=m)
@@ -60,9 +75,15 @@ def test_kept_set_and_probabilities_by_float64(dtype, scale):  # spec 69, 81
 def mixed_rows(rows, rng):
     def pick(values, dtype):
         return torch.tensor(rng.choice(values, rows)).to(dtype)
-    return SampleRows(pick([0.0, 0.5, 1.0, 2.0], torch.float32), pick([0, 1, 5, 50], torch.int32),
-                      pick([0.5, 0.9, 1.0], torch.float32), pick([0.0, 0.05], torch.float32),
-                      torch.tensor(rng.integers(-(1 << 62), 1 << 62, rows)), torch.arange(rows) * 1000)
+
+    return SampleRows(
+        pick([0.0, 0.5, 1.0, 2.0], torch.float32),
+        pick([0, 1, 5, 50], torch.int32),
+        pick([0.5, 0.9, 1.0], torch.float32),
+        pick([0.0, 0.05], torch.float32),
+        torch.tensor(rng.integers(-(1 << 62), 1 << 62, rows)),
+        torch.arange(rows) * 1000,
+    )
 
 
 def take_rows(rows, index):
@@ -81,12 +102,33 @@ def test_permutation_and_batch_of_one_change_no_bit(dtype, vocab_size):  # spec 
 
     def run(index):
         index = torch.tensor(index)
-        result = sample(logits[index], take_rows(params, index), vocab_size=vocab_size, bitmask=words,
-                        row_index=index.to(torch.int32), row_status=status[index], logprobs="processed", num_logprobs=4,
-                        return_descriptor=True, return_probs=True)
+        result = sample(
+            logits[index],
+            take_rows(params, index),
+            vocab_size=vocab_size,
+            bitmask=words,
+            row_index=index.to(torch.int32),
+            row_status=status[index],
+            logprobs="processed",
+            num_logprobs=4,
+            return_descriptor=True,
+            return_probs=True,
+        )
         descriptor = result.descriptor
-        return [result.token, result.status, result.logprob, result.rank, result.top_ids, result.top_logprobs, result.probs,
-                descriptor.xmax, descriptor.threshold, descriptor.tie_column, descriptor.mass, descriptor.temperature]
+        return [
+            result.token,
+            result.status,
+            result.logprob,
+            result.rank,
+            result.top_ids,
+            result.top_logprobs,
+            result.probs,
+            descriptor.xmax,
+            descriptor.threshold,
+            descriptor.tie_column,
+            descriptor.mass,
+            descriptor.temperature,
+        ]
 
     together = run(range(rows))
     order = rng.permutation(rows).tolist()
@@ -94,7 +136,7 @@ def test_permutation_and_batch_of_one_change_no_bit(dtype, vocab_size):  # spec 
         assert torch.equal(shuffled, straight[order])
     for r in range(rows):
         for alone, straight in zip(run([r]), together, strict=True):
-            assert torch.equal(alone, straight[r: r + 1])
+            assert torch.equal(alone, straight[r : r + 1])
 
 
 @pytest.mark.parametrize("params", [{}, {"temperature": 0.0}, {"top_k": 9}, {"top_p": 0.8}, {"min_p": 0.1}])

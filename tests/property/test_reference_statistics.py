@@ -46,8 +46,16 @@ def test_vector_draws_are_the_samplers_draws():
     assert (draw_many(kept, random_bits(np.uint64(6), np.arange(256, dtype=np.uint64), np.uint64(0))) == tokens).all()
 
 
-@pytest.mark.parametrize("params", [{}, {"temperature": 0.7, "top_k": 50}, {"temperature": 1.5, "top_p": 0.95},
-                                    {"min_p": 0.02}, {"top_k": 500, "top_p": 0.9, "temperature": 0.9}])
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"temperature": 0.7, "top_k": 50},
+        {"temperature": 1.5, "top_p": 0.95},
+        {"min_p": 0.02},
+        {"top_k": 500, "top_p": 0.9, "temperature": 0.9},
+    ],
+)
 def test_wide_rows(params):  # spec 69-71, 81; 2^20 draws of 32,000 tokens
     kept, x = row(np.random.default_rng(1).standard_normal(32000) * 2.5, **params)
     assert chi_square_p(count(kept, 101, WIDE, x.size), wanted(x, **params)) > LEVEL
@@ -78,8 +86,13 @@ def test_tail_tokens():  # 2,000 tokens of about 1e-7 each: some 3,000 draws of 
     assert counts[tail].sum() > 2000
     cells = np.array([*counts[~tail], counts[1:700].sum(), counts[701:2002].sum()])
     assert chi_square_p(cells, np.array([*p[~tail], p[1:700].sum(), p[701:2002].sum()])) > LEVEL
-    assert chi_square_p(np.bincount(np.arange(2003)[tail] % 20, counts[tail]).astype(np.int64),
-                        np.bincount(np.arange(2003)[tail] % 20, p[tail]) / p[tail].sum()) > LEVEL
+    assert (
+        chi_square_p(
+            np.bincount(np.arange(2003)[tail] % 20, counts[tail]).astype(np.int64),
+            np.bincount(np.arange(2003)[tail] % 20, p[tail]) / p[tail].sum(),
+        )
+        > LEVEL
+    )
 
 
 def pairs(first, second, cells):
@@ -91,8 +104,9 @@ def pairs(first, second, cells):
 def test_offsets_are_independent(step):  # spec R18
     kept, _ = row(np.zeros(16))
     offsets = np.arange(WIDE, dtype=np.uint64)
-    a, b = (draw_many(kept, random_bits(np.uint64(3), offsets * np.uint64(2 * step) + np.uint64(s), np.uint64(0)))
-            for s in (0, step))
+    a, b = (
+        draw_many(kept, random_bits(np.uint64(3), offsets * np.uint64(2 * step) + np.uint64(s), np.uint64(0))) for s in (0, step)
+    )
     assert chi_square_p(*pairs(a, b, 16)) > LEVEL
 
 

@@ -114,11 +114,18 @@ def test_neighbours_and_padding_change_no_token():  # spec R18
 
     def part(first, last):
         def cut(r, n):
-            return SampleRows(*(getattr(r, name)[first * n: last * n] for name in
-                                ("temperature", "top_k", "top_p", "min_p", "seed", "offset", "purpose")))
-        return verify(SampleInputs(target[first * 4: last * 4], cut(rows, 4), 9),
-                      Drafts(tokens[first:last], torch.full((last - first,), 3, dtype=torch.int32)),
-                      SampleInputs(draft[first * 3: last * 3], cut(draft_rows, 3), 9)).tokens
+            return SampleRows(
+                *(
+                    getattr(r, name)[first * n : last * n]
+                    for name in ("temperature", "top_k", "top_p", "min_p", "seed", "offset", "purpose")
+                )
+            )
+
+        return verify(
+            SampleInputs(target[first * 4 : last * 4], cut(rows, 4), 9),
+            Drafts(tokens[first:last], torch.full((last - first,), 3, dtype=torch.int32)),
+            SampleInputs(draft[first * 3 : last * 3], cut(draft_rows, 3), 9),
+        ).tokens
 
     together = part(0, 10)
     assert all(torch.equal(part(b, b + 1)[0], together[b]) for b in range(10))

@@ -14,16 +14,27 @@ V, LONGEST = 5, 4
 
 def params(width=3, length_penalty=1.0, diversity=0.0, early_stopping=1, end_id=0, max_length=LONGEST, requests=1):
     return BeamParams(
-        *(torch.full((requests,), v, dtype=d) for v, d in (
-            (width, torch.int32), (length_penalty, torch.float32), (diversity, torch.float32),
-            (early_stopping, torch.int32), (end_id, torch.int32), (max_length, torch.int32))))
+        *(
+            torch.full((requests,), v, dtype=d)
+            for v, d in (
+                (width, torch.int32),
+                (length_penalty, torch.float32),
+                (diversity, torch.float32),
+                (early_stopping, torch.int32),
+                (end_id, torch.int32),
+                (max_length, torch.int32),
+            )
+        )
+    )
 
 
 def model(seed):
     """Log-probabilities of the next token from the text so far."""
+
     def logprobs(text):
         rng = np.random.default_rng([seed, len(text), *(t + 1 for t in text)])
         return torch.log_softmax(torch.tensor(rng.standard_normal(V) * 2, dtype=torch.float32), dim=0)
+
     return logprobs
 
 
@@ -141,5 +152,5 @@ def test_requests_do_not_meet():
     both = beam_step(rows, together, p)
     for b in range(3):
         alone = BeamState.start(1, 2, LONGEST)
-        step = beam_step(rows[b: b + 1], alone, params(2))
+        step = beam_step(rows[b : b + 1], alone, params(2))
         assert torch.equal(step.token[0], both.token[b]) and torch.equal(alone.cum[0], together.cum[b])

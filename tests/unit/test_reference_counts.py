@@ -43,8 +43,12 @@ def test_beams_swap_counts_at_once():  # spec 99
 
 def test_top_p_decay():  # spec 106
     top_p = torch.tensor([0.9, 0.9, 0.9])
-    state = {"initial": torch.tensor([0.9, 0.9, 0.9]), "decay": torch.tensor([0.5, 1.0, 0.1]),
-             "minimum": torch.tensor([0.3, 0.1, 0.2]), "reset_id": i32([7, -1, 7])}
+    state = {
+        "initial": torch.tensor([0.9, 0.9, 0.9]),
+        "decay": torch.tensor([0.5, 1.0, 0.1]),
+        "minimum": torch.tensor([0.3, 0.1, 0.2]),
+        "reset_id": i32([7, -1, 7]),
+    }
     tokens = i32([[1, 2], [3, -1], [4, 7]])
     update_top_p_decay(top_p, tokens, i32([1, 2, 2]), i32([0, 1, 2]), **state)
     assert top_p.tolist() == pytest.approx([0.45, 0.9, 0.9])

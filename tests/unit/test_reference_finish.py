@@ -13,9 +13,15 @@ def i32(values):
 
 
 def judge(tokens, *, room=100, end_ids=(), words=(), history=(-1,) * 4, count=None):
-    result = finish_reasons(i32([tokens]), i32([len(tokens) if count is None else count]), i32([10]), i32([10 + room]),
-                            end_ids=TokenList.of([list(end_ids)]), stop_words=StopWords.of([list(words)]),
-                            history=i32([list(history)]))
+    result = finish_reasons(
+        i32([tokens]),
+        i32([len(tokens) if count is None else count]),
+        i32([10]),
+        i32([10 + room]),
+        end_ids=TokenList.of([list(end_ids)]),
+        stop_words=StopWords.of([list(words)]),
+        history=i32([list(history)]),
+    )
     return FinishReason(int(result.reason[0])), int(result.kept[0])
 
 
@@ -56,8 +62,15 @@ def test_stop_word_across_steps():  # spec 116
 
 def test_sequences_keep_their_own_words():
     words = StopWords.of([[[1]], [], [[2, 3], [4]]])
-    result = finish_reasons(i32([[1], [1], [3]]), i32([1, 1, 1]), i32([0] * 3), i32([9] * 3), end_ids=TokenList.of([[], [], []]),
-                            stop_words=words, history=i32([[2], [2], [2]]))
+    result = finish_reasons(
+        i32([[1], [1], [3]]),
+        i32([1, 1, 1]),
+        i32([0] * 3),
+        i32([9] * 3),
+        end_ids=TokenList.of([[], [], []]),
+        stop_words=words,
+        history=i32([[2], [2], [2]]),
+    )
     assert result.reason.tolist() == [3, 0, 3]
 
 
@@ -76,7 +89,7 @@ def test_any_cut_of_a_text_into_steps_gives_the_same_end():  # spec 114, 130
         at_once = judge(text, room=room, end_ids=ends, words=words)
         history, used, found = i32([[-1] * 4]), 0, (FinishReason.NONE, 0)
         while used < 20 and found[0] == FinishReason.NONE:
-            part = text[used: used + rng.randint(1, 4)]
+            part = text[used : used + rng.randint(1, 4)]
             found = judge(part, room=room - used, end_ids=ends, words=words, history=history[0].tolist())
             shift_history(history, i32([part]), i32([found[1]]))
             used += found[1]

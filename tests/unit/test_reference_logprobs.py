@@ -8,8 +8,15 @@ from kernels.reference import Overlay, SampleInputs, SampleRows, TokenList, prob
 from tests.reference_oracle import total_order
 
 INF, NAN = float("inf"), float("nan")
-PARAMS = [{}, {"temperature": 0.5}, {"temperature": 0.0}, {"top_k": 7}, {"top_p": 0.8, "temperature": 2.0},
-          {"min_p": 0.05}, {"top_k": 30, "top_p": 0.9, "min_p": 0.01, "temperature": 0.7}]
+PARAMS = [
+    {},
+    {"temperature": 0.5},
+    {"temperature": 0.0},
+    {"top_k": 7},
+    {"top_p": 0.8, "temperature": 2.0},
+    {"min_p": 0.05},
+    {"top_k": 30, "top_p": 0.9, "min_p": 0.01, "temperature": 0.7},
+]
 
 
 def batch(rows=6, vocab_size=200, seed=0, dtype=torch.bfloat16):
@@ -21,8 +28,7 @@ def batch(rows=6, vocab_size=200, seed=0, dtype=torch.bfloat16):
 @pytest.mark.parametrize("params", PARAMS)
 def test_raw_is_the_log_softmax_of_untouched_logits(params):  # spec 111
     logits, words = batch()
-    result = sample(logits, SampleRows.uniform(6, seed=5, **params), vocab_size=190, bitmask=words, logprobs="raw",
-                    num_logprobs=5)
+    result = sample(logits, SampleRows.uniform(6, seed=5, **params), vocab_size=190, bitmask=words, logprobs="raw", num_logprobs=5)
     wanted = torch.log_softmax(logits[:, :190].double(), dim=1)
     for r in range(6):
         token = int(result.token[r])
@@ -44,11 +50,11 @@ def test_processed_is_of_the_kept_distribution(params):  # spec 111
         probs, x = result.probs[r].double(), logits[r].float()
         kept = torch.nonzero(probs).flatten().tolist()
         order = sorted(kept, key=lambda i: (-float(x[i]), i))
-        assert result.top_ids[r, : len(kept)].tolist() == order and (result.top_ids[r, len(kept):] == -1).all()
+        assert result.top_ids[r, : len(kept)].tolist() == order and (result.top_ids[r, len(kept) :] == -1).all()
         wanted = torch.full((200,), -INF, dtype=torch.double)
         wanted[kept] = torch.log_softmax(x[kept].double() / (params.get("temperature") or 1.0), dim=0)
         assert np.allclose(result.top_logprobs[r, : len(kept)].numpy(), wanted[order].numpy(), atol=2e-5)
-        assert (result.top_logprobs[r, len(kept):] == -INF).all()
+        assert (result.top_logprobs[r, len(kept) :] == -INF).all()
         token = int(result.token[r])
         assert float(result.logprob[r]) == pytest.approx(float(wanted[token]), abs=2e-5)
         assert int(result.rank[r]) == 1 + sum(float(x[i]) > float(x[token]) for i in kept)
@@ -80,8 +86,7 @@ def test_descriptor_gives_the_probability_of_every_token(params):
     logits, words = batch(seed=3)
     overlay = Overlay(bias=TokenList.of([[3, 50]] * 6, [[4.0, -2.0]] * 6), bans=TokenList.of([[9]] * 6))
     inputs = SampleInputs(logits, SampleRows.uniform(6, **params), 190, words, overlay=overlay)
-    result = sample(logits, inputs.rows, vocab_size=190, bitmask=words, overlay=overlay, return_descriptor=True,
-                    return_probs=True)
+    result = sample(logits, inputs.rows, vocab_size=190, bitmask=words, overlay=overlay, return_descriptor=True, return_probs=True)
     every = torch.arange(-1, 200, dtype=torch.int32).repeat(6, 1)
     got = probability(result.descriptor, inputs, every)
     assert not got[:, 0].any()

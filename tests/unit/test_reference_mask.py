@@ -99,7 +99,12 @@ def test_sparse_and_dense_words_agree():
     ],
 )
 def test_wrong_shapes_are_refused_by_name(change, message):  # spec 83
-    call = {"logits": torch.zeros(2, 33), "bitmask": torch.zeros(2, 2, dtype=torch.int32), "row_index": None,
-            "row_status": None, "vocab_size": 33} | change
+    call = {
+        "logits": torch.zeros(2, 33),
+        "bitmask": torch.zeros(2, 2, dtype=torch.int32),
+        "row_index": None,
+        "row_status": None,
+        "vocab_size": 33,
+    } | change
     with pytest.raises(ValueError, match=message):
         apply_bitmask(**call)

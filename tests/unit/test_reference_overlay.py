@@ -13,8 +13,11 @@ V = 100
 def state(rows=1, slots=1, repetition=1.0, presence=0.0, frequency=0.0, dtype=torch.int32, vocab_size=V, prefix=None):
     return Penalties(
         *(torch.full((rows,), v) for v in (repetition, presence, frequency)),
-        slot=torch.zeros(rows, dtype=torch.int32), counts=torch.zeros((slots, vocab_size), dtype=dtype),
-        seen=torch.zeros((slots, -(-vocab_size // 32)), dtype=torch.int32), prefix=prefix)
+        slot=torch.zeros(rows, dtype=torch.int32),
+        counts=torch.zeros((slots, vocab_size), dtype=dtype),
+        seen=torch.zeros((slots, -(-vocab_size // 32)), dtype=torch.int32),
+        prefix=prefix,
+    )
 
 
 def adjusted(logits, overlay):
@@ -93,8 +96,9 @@ def test_ids_outside_the_vocabulary_are_ignored():
 
 def test_bans_and_mask_together_can_leave_nothing():
     words = torch.tensor([[0b110, 0, 0, 0]], dtype=torch.int32)
-    result = sample(torch.zeros(1, V), SampleRows.uniform(1), vocab_size=V, bitmask=words,
-                    overlay=Overlay(bans=TokenList.of([[1, 2]])))
+    result = sample(
+        torch.zeros(1, V), SampleRows.uniform(1), vocab_size=V, bitmask=words, overlay=Overlay(bans=TokenList.of([[1, 2]]))
+    )
     assert result.token.tolist() == [-1] and result.status.tolist() == [SampleStatus.DEAD]
 
 

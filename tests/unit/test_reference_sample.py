@@ -27,8 +27,14 @@ def kept_columns(result, row=0):
 
 @pytest.mark.parametrize(
     "params",
-    [{"temperature": 0.0}, {"temperature": -1.0}, {"top_k": 1}, {"top_p": 0.0}, {"top_p": -0.5},
-     {"temperature": 0.0, "top_k": 5, "top_p": 0.5}],
+    [
+        {"temperature": 0.0},
+        {"temperature": -1.0},
+        {"top_k": 1},
+        {"top_p": 0.0},
+        {"top_p": -0.5},
+        {"temperature": 0.0, "top_k": 5, "top_p": 0.5},
+    ],
 )
 def test_every_greedy_spelling_is_the_lowest_argmax(params):  # spec 66, 84, R16
     result = one([1, 3, 2, 3, -1], params=params, return_probs=True)
@@ -37,13 +43,25 @@ def test_every_greedy_spelling_is_the_lowest_argmax(params):  # spec 66, 84, R16
 
 def test_greedy_uses_no_random_number():
     logits = torch.randn(1, 50)
-    tokens = {int(sample(logits, SampleRows.uniform(1, temperature=0, seed=s, offset=s), vocab_size=50).token[0])
-              for s in range(20)}
+    tokens = {
+        int(sample(logits, SampleRows.uniform(1, temperature=0, seed=s, offset=s), vocab_size=50).token[0]) for s in range(20)
+    }
     assert tokens == {int(logits.argmax())}
 
 
-@pytest.mark.parametrize("params", [{"top_k": 0}, {"top_k": -3}, {"top_k": 100}, {"top_k": 2**31 - 1}, {"top_p": 1.0},
-                                    {"top_p": 7.0}, {"min_p": 0.0}, {"min_p": -1.0}])
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"top_k": 0},
+        {"top_k": -3},
+        {"top_k": 100},
+        {"top_k": 2**31 - 1},
+        {"top_p": 1.0},
+        {"top_p": 7.0},
+        {"min_p": 0.0},
+        {"min_p": -1.0},
+    ],
+)
 def test_neutral_sentinels_change_nothing(params):  # spec 82
     logits = torch.randn(16, 100)
     rows = [SampleRows.uniform(16, seed=3, **p) for p in ({}, params)]
@@ -129,8 +147,16 @@ def test_a_held_row_touches_nothing(state):
     logits = torch.full((2, 40), NAN)
     logits[1] = torch.arange(40.0)
     status = torch.tensor([state, 0], dtype=torch.int32)
-    result = sample(logits, SampleRows.uniform(2, temperature=0), vocab_size=40, row_status=status, logprobs="raw",
-                    num_logprobs=2, return_descriptor=True, return_probs=True)
+    result = sample(
+        logits,
+        SampleRows.uniform(2, temperature=0),
+        vocab_size=40,
+        row_status=status,
+        logprobs="raw",
+        num_logprobs=2,
+        return_descriptor=True,
+        return_probs=True,
+    )
     assert result.token.tolist() == [-1, 39] and result.status.tolist() == [SampleStatus.HELD, 0]
     assert result.rank.tolist() == [0, 1] and result.top_ids[0].tolist() == [-1, -1]
     assert int(result.descriptor.mass[0]) == 0 and not result.probs[0].any()
@@ -216,8 +242,12 @@ def test_huge_temperature_is_uniform():
 
 def test_wrong_parameters_are_refused_by_name():  # spec 83
     with pytest.raises(ValueError, match="top_k"):
-        SampleRows(*(getattr(SampleRows.uniform(2), n) if n != "top_k" else torch.zeros(2, dtype=torch.int64)
-                     for n in ("temperature", "top_k", "top_p", "min_p", "seed", "offset")))
+        SampleRows(
+            *(
+                getattr(SampleRows.uniform(2), n) if n != "top_k" else torch.zeros(2, dtype=torch.int64)
+                for n in ("temperature", "top_k", "top_p", "min_p", "seed", "offset")
+            )
+        )
     with pytest.raises(ValueError, match="3 rows of parameters for 2"):
         sample(torch.zeros(2, 5), SampleRows.uniform(3), vocab_size=5)
     with pytest.raises(ValueError, match="no bitmask"):

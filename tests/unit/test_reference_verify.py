@@ -105,8 +105,11 @@ def test_identical_distributions_always_accept():  # spec 121
 def test_disjoint_distributions_always_reject_and_draw_from_the_target():  # spec R20
     logits, drafted = torch.full((2, V), INF), torch.full((1, V), INF)
     logits[:, :6], drafted[:, 6:] = 0.0, 0.0
-    result = verify(SampleInputs(logits, SampleRows.uniform(2), V), Drafts(i32([[8]]), i32([1])),
-                    SampleInputs(drafted, SampleRows.uniform(1), V))
+    result = verify(
+        SampleInputs(logits, SampleRows.uniform(2), V),
+        Drafts(i32([[8]]), i32([1])),
+        SampleInputs(drafted, SampleRows.uniform(1), V),
+    )
     assert result.accepted.tolist() == [0] and 0 <= int(result.tokens[0, 0]) < 6
 
 
@@ -126,7 +129,9 @@ def test_one_hot_drafts_give_the_tokens_of_plain_decoding(params, num_drafts):  
     while len(text) <= 24:
         rounds += 1
         # right for a while, then wrong
-        drafts = [t if i != rounds % 3 else (t + 1) % V for i, t in enumerate((plain + [0] * 8)[len(text): len(text) + num_drafts])]
+        drafts = [
+            t if i != rounds % 3 else (t + 1) % V for i, t in enumerate((plain + [0] * 8)[len(text) : len(text) + num_drafts])
+        ]
         rows = SampleRows.uniform(num_drafts + 1, seed=77, **params)
         rows.offset = torch.arange(len(text) - 1, len(text) + num_drafts)
         target = SampleInputs(table[[text[-1], *drafts]], rows, V)
@@ -155,8 +160,11 @@ def test_siblings_bit_by_bit():  # spec R10, R18
         else:
             wanted = [left.residual(drafted).draw(bits(Purpose.RESIDUAL)), -1]
         rows = SampleRows.uniform(3, seed=9, offset=offset)
-        result = verify(SampleInputs(p.repeat(3, 1), rows, 3), Drafts(i32([drafts]), i32([2]), i32([[0, 0]])),
-                        SampleInputs(q.repeat(2, 1), SampleRows.uniform(2), 3))
+        result = verify(
+            SampleInputs(p.repeat(3, 1), rows, 3),
+            Drafts(i32([drafts]), i32([2]), i32([[0, 0]])),
+            SampleInputs(q.repeat(2, 1), SampleRows.uniform(2), 3),
+        )
         assert [int(result.tokens[0, 0]), int(result.nodes[0, 0])] == wanted
 
 

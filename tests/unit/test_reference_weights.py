@@ -21,8 +21,7 @@ def test_fma_rounds_once():
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal(3000).astype(F), rng.standard_normal(3000).astype(F)
     c = np.where(np.arange(3000) % 2 == 0, -(a * b), rng.standard_normal(3000)).astype(F)  # half of them cancel
-    exact = [round32(Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z)))
-             for x, y, z in zip(a, b, c, strict=True)]
+    exact = [round32(Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))) for x, y, z in zip(a, b, c, strict=True)]
     assert (weights.fma32(a, b, c) == np.array(exact)).all()
 
 
