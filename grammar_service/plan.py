@@ -19,6 +19,7 @@ from grammar_service.schema.ebnf_text import EbnfText
 from grammar_service.schema.front import compile_schema
 from grammar_service.schema.grammar import Grammar, Terminal
 from grammar_service.schema.reader import read_json
+from grammar_service.structural_tag import TagWriter
 from shared.errors import BadRequest, GrammarTooLarge, Unsatisfiable, UnsupportedSchema
 
 Engine = Literal["xgrammar", "llguidance"]
@@ -76,7 +77,7 @@ def plan_guide(
         case "lark":
             return _only("llguidance", engine, "lark", _text(guide_value, kind))
         case "structural_tag":
-            return _only("xgrammar", engine, "structural_tag", json.dumps(_json_value(guide_value)))
+            return _plan_tag(_json_value(guide_value), engine, max_whitespace, on_unsupported)
     raise BadRequest(f"unknown guide kind {kind!r}", field="kind")
 
 
@@ -104,13 +105,22 @@ def _plan_ebnf(text: str, engine: str) -> Plan:
     return Plan(engine="xgrammar", kind="ebnf", text=ebnf_for_xgrammar(grammar), rewrites=["root rule wrapped"])
 
 
+def _plan_tag(value: Any, engine: str, max_whitespace: int, on_unsupported: str) -> Plan:
+    writer = TagWriter(max_whitespace=max_whitespace, validate=on_unsupported == "validate")
+    plan = _only("xgrammar", engine, "structural_tag", writer.text(value))
+    return msgspec.structs.replace(
+        plan, rewrites=writer.rewrites, warnings=writer.warnings, dropped=writer.dropped, validate_after=bool(writer.dropped)
+    )
+
+
 def _plan_schema(schema: Any, engine: str, max_whitespace: int, on_unsupported: str, any_order: bool) -> Plan:
     ebnf = engine == "xgrammar"
     front = compile_schema(
         schema, max_whitespace=max_whitespace, validate=on_unsupported == "validate", any_order=any_order, ebnf=ebnf
     )
     return Plan(
-        engine="xgrammar" if ebnf else "llguidance", kind="ebnf" if ebnf else "lark", text=front.text, options={"max_whitespace": max_whitespace},
+        engine="xgrammar" if ebnf else "llguidance", kind="ebnf" if ebnf else "lark", text=front.text,
+        options={"max_whitespace": max_whitespace},
         warnings=front.warnings, rewrites=front.rewrites, dropped=front.dropped, validate_after=bool(front.dropped),
     )  # fmt: skip
 

@@ -81,7 +81,9 @@ class ByteMatcher:
         module = import_xgrammar()
         tokens = [bytes([code]) for code in range(256)] + [b""]
         info = module.TokenizerInfo(tokens, module.VocabType.RAW, vocab_size=257, stop_token_ids=[256])
-        compiled = module.GrammarCompiler(info, max_threads=1, cache_enabled=False).compile_grammar(plan.text)
+        compiler = module.GrammarCompiler(info, max_threads=1, cache_enabled=False)
+        tagged = plan.kind == "structural_tag"
+        compiled = compiler.compile_structural_tag(plan.text) if tagged else compiler.compile_grammar(plan.text)
         self._matcher = module.GrammarMatcher(compiled)
         self._row = np.zeros((1, 9), dtype=np.int32)
 

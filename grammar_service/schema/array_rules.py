@@ -8,13 +8,14 @@ from typing import Protocol
 from grammar_service.regex_language import texts_of
 from grammar_service.schema.arrays import Arrays, Counted
 from grammar_service.schema.case import Case
+from grammar_service.schema.distinct_classes import class_lexemes
 from grammar_service.schema.expr import TRUE, Expr, Values, conj, exact, neg, values
-from grammar_service.schema.grammar import Distinct, Literal, Repeated, Rule, Sequence, Symbol, many, optional
+from grammar_service.schema.grammar import Distinct, Literal, Repeated, Rule, Sequence, Symbol, Terminal, optional
 from grammar_service.schema.numbers import Numbers
 from grammar_service.schema.texts import Texts, language
 
 MAX_STATES = 2_000
-MAX_DISTINCT = 64
+MAX_DISTINCT = 63
 OPEN, CLOSE, COMMA = Literal("["), Literal("]"), Literal(",")
 
 
@@ -39,12 +40,12 @@ def array_sequence(writer: Writer, case: Arrays) -> list[Sequence]:
         writer.refuse(case.origin, "uniqueItems", "arrays with equal items cannot be told apart: drop `not uniqueItems`")
         case = replace(case, unique=None)
     if case.unique:
-        distinct = _distinct(writer, case)
+        distinct = _distinct(writer, case) or _distinct_classes(writer, case)
         if distinct is not None:
             return [distinct]
         writer.refuse(
             case.origin, "uniqueItems",
-            f"unique items are enforced for at most {MAX_DISTINCT} possible values: use an enum, or drop uniqueItems",
+            f"unique items are enforced for strings, integers, or at most {MAX_DISTINCT} possible values: drop uniqueItems",
         )  # fmt: skip
         case = replace(case, unique=None)
     if case.counted:
@@ -80,6 +81,16 @@ def _distinct(writer: Writer, case: Arrays) -> Sequence | None:
     symbols = tuple(dict.fromkeys(writer.symbol_of(values([value])) for value in members))
     high = len(symbols) if case.high is None else min(case.high, len(symbols))
     return (OPEN, Distinct(symbols, case.low, high), CLOSE)
+
+
+def _distinct_classes(writer: Writer, case: Arrays) -> Sequence | None:
+    """Unique items out of an infinite set: each class of items at most once."""
+    lexemes = None if case.prefix or case.counted else class_lexemes(writer.cases(case.items))
+    if lexemes is None or case.low > min(len(lexemes), MAX_DISTINCT):
+        return None
+    writer.narrower(f"#{case.origin}: unique items must differ in their first or last characters")
+    high = len(lexemes) if case.high is None else min(case.high, len(lexemes))
+    return (OPEN, Distinct(tuple(Terminal(tree) for tree in lexemes), case.low, high), CLOSE)
 
 
 def members_of(writer: Writer, expr: Expr, limit: int) -> list[object] | None:
@@ -154,5 +165,3 @@ def _choices(count: Counted, hits: int, at: int) -> list[tuple[Expr, int]]:
     hit = [(count.item, hits + 1)] if hits < count.high else []
     return [*hit, (neg(count.item), hits)]
 
-
-__all__ = ["Writer", "array_sequence", "many"]

@@ -46,11 +46,26 @@ _RELATIVE = rf"(?://{_AUTHORITY}(?:/{_PCHAR}*)*|/(?:{_PCHAR}+(?:/{_PCHAR}*)*)?|{
 _URI = rf"[a-zA-Z][a-zA-Z0-9+\-.]*:{_PATHS}{_TAIL}"
 _POINTER = r"(?:/(?:[^/~]|~[01])*)*"
 
+_VARNAME = r"(?:[A-Za-z0-9_]|%[0-9a-fA-F]{2})(?:\.?(?:[A-Za-z0-9_]|%[0-9a-fA-F]{2}))*(?::[1-9]\d{0,3}|\*)?"
+_TEMPLATE = rf"(?:[A-Za-z0-9\-._~:/?#\[\]@!$&()*+,;=]|%[0-9a-fA-F]{{2}}|\{{[+#./;?&]?{_VARNAME}(?:,{_VARNAME})*\}})*"
+# Regexes that every dialect reads alike: no look-around, groups two deep.
+_IN_CLASS = r"(?:[A-Za-z0-9_ .,:;/@#%]|a-z|A-Z|0-9|\\[dws.\-\]\\])"
+_ATOM_RX = rf"(?:[A-Za-z0-9_ .,:;/@#%&=<>!~'\"-]|\\[dDwWsS.\\/+*?()\[\]{{}}|^$-]|\[\^?{_IN_CLASS}+\])"
+_COUNTED = r"(?:[*+?]|\{[1-9]\d?,?\})?"
+
+
+def _regexes(depth: int) -> str:
+    group = rf"|\((?:\?:)?{_regexes(depth - 1)}\)" if depth else ""
+    piece = rf"(?:(?:{_ATOM_RX}{group}){_COUNTED})*"
+    return rf"{piece}(?:\|{piece})*"
+
+
 _TABLE = {
     "date": _DATE, "time": _TIME, "date-time": f"{_DATE}[tT]{_TIME}", "duration": _DURATION, "hostname": _HOSTNAME,
     "ipv4": _IPV4, "ip-address": _IPV4, "ipv6": _IPV6, "email": _EMAIL, "idn-email": _EMAIL, "uuid": _UUID, "uri": _URI,
     "iri": _URI, "uri-reference": f"(?:{_URI}|{_RELATIVE})", "iri-reference": f"(?:{_URI}|{_RELATIVE})",
     "json-pointer": _POINTER, "relative-json-pointer": rf"(?:0|[1-9]\d*)(?:#|{_POINTER})",
+    "idn-hostname": _HOSTNAME, "uri-template": _TEMPLATE, "regex": rf"\^?{_regexes(2)}\$?",
 }  # fmt: skip
 KNOWN_FORMATS = frozenset(_TABLE)
 

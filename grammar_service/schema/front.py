@@ -27,7 +27,8 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
 def compile_schema(
     schema: Any, *, max_whitespace: int = 8, validate: bool = False, any_order: bool = True, ebnf: bool = False
 ) -> Front:
-    """Lark text for llguidance, or with ``ebnf`` EBNF for xgrammar. Raises BadRequest, UnsupportedSchema, Unsatisfiable, GrammarTooLarge."""
+    """Lark text for llguidance, or with ``ebnf`` EBNF for xgrammar. Raises BadRequest, UnsupportedSchema,
+    Unsatisfiable, GrammarTooLarge."""
     solver = Solver(Document(schema), validate=validate)
     try:
         grammar = GrammarWriter(solver, any_order=any_order and not ebnf).write(Node("")).pruned()

@@ -59,11 +59,17 @@ class LarkText:
             case Rule(name):
                 return name
             case Numeric(text):
-                return f"%json {text}"
+                return f"%json {self._with_same_skip(text)}"
             case Distinct() | Unordered():
                 return f"{self._extra.setdefault(symbol, f'd{len(self._extra)}')}_first"
             case Repeated(body, low, high):
                 return self._repeated(body, low, high)
+
+    def _with_same_skip(self, text: str) -> str:
+        """The engine merges two grammars' lexers only where they skip alike."""
+        pattern = f"[ \\t\\n\\r]{{1,{self._max_whitespace}}}"
+        skip: dict[str, object] = {"whitespace_pattern": pattern} if self._max_whitespace else {"whitespace_flexible": False}
+        return json.dumps({**json.loads(text), "x-guidance": skip})
 
     def _repeated(self, body: Sequence, low: int, high: int | None) -> str:
         known: dict[tuple[int, int | None], str] = {(0, None): "*", (1, None): "+", (0, 1): "?", (1, 1): ""}
@@ -104,7 +110,8 @@ class LarkText:
     def _distinct(self, symbol: Distinct, name: str) -> list[str]:
         """Bit k of the rule's parameter says that symbol k was written."""
         first = [f"{self._symbol(item)} {name}::{hex(1 << at)}" for at, item in enumerate(symbol.symbols)]
-        more = [f'"," {self._symbol(item)} {name}::set_bit({at}) %if and(bit_clear({at}), bit_count_lt(_, {symbol.high}))'
+        room = [f"bit_count_lt(_, {symbol.high})"] if symbol.high < len(symbol.symbols) else []
+        more = [f'"," {self._symbol(item)} {name}::set_bit({at}) %if {_all([f"bit_clear({at})", *room])}'
                 for at, item in enumerate(symbol.symbols)]  # fmt: skip
         start = [*first, *(['""'] if symbol.low == 0 else [])] if symbol.high else ['""']
         end = f'"" %if bit_count_ge(_, {symbol.low})'

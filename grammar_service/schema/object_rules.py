@@ -19,7 +19,7 @@ from grammar_service.schema.objects import Objects
 from grammar_service.schema.text_syntax import free_keys, key_tree, scalar_tree
 
 MAX_CLASSES = 128
-MAX_UNORDERED = 64
+MAX_UNORDERED = 63
 OPEN, CLOSE, COLON = Literal("{"), Literal("}"), Literal(":")
 
 
