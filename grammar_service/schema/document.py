@@ -12,7 +12,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 from shared.errors import BadRequest, UnsupportedSchema
 
-_BASE = "mem:///"
+_BASE = "http://document.invalid/"  # references are joined to it; no name ends in .invalid
 # Keywords whose value is data, not schemas: nothing inside is an id or an anchor.
 _DATA = frozenset({"enum", "const", "default", "examples", "example"})
 
@@ -70,8 +70,12 @@ class Document:
         return True
 
     def _base_of(self, pointer: str) -> str:
-        inside = [(len(start), base) for start, base in self._bases if pointer == start or pointer.startswith(start + "/")]
-        return max(inside)[1] if inside else _BASE
+        """The base of the innermost resource around ``pointer``; the document's own $id comes after the default."""
+        best, found = -1, _BASE
+        for start, base in self._bases:
+            if len(start) >= best and (pointer == start or pointer.startswith(start + "/")):
+                best, found = len(start), base
+        return found
 
     def _index(self) -> None:
         """Registers every ``$id`` and anchor. Iterative: the document may be deep."""

@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 
 from grammar_service.plan import plan_guide
 from shared.errors import MaskstreamError
-from tests.engine_probe import matcher_of, producible, walk
+from tests.engine_probe import ByteMatcher, matcher_of, producible, walk
 from tests.schema_strategy import documents, values
 
 EXAMPLES = int(os.environ.get("SCHEMA_EXAMPLES", "150"))
@@ -60,6 +60,19 @@ def test_valid_values_can_be_written(schema: Any, value: Any) -> None:
         return
     valid = Draft202012Validator(schema).is_valid(value)
     possible = producible(matcher_of(plan), json.dumps(value, ensure_ascii=False))
+    if not valid or not plan.warnings:
+        assert possible == valid, (value, plan.text)
+
+
+@RELAXED
+@given(documents(), values)
+def test_the_other_engine_writes_no_invalid_value(schema: Any, value: Any) -> None:  # spec R2
+    try:
+        plan = plan_guide("json_schema", json.dumps(schema), engine="xgrammar")
+    except MaskstreamError:
+        return
+    valid = Draft202012Validator(schema).is_valid(value)
+    possible = ByteMatcher(plan).produces(json.dumps(value, ensure_ascii=False))
     if not valid or not plan.warnings:
         assert possible == valid, (value, plan.text)
 
