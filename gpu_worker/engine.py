@@ -82,7 +82,9 @@ class Engine:
             except Exception:  # a defect: every request in progress fails by name, the loop goes on
                 self._log.exception("step failed")
                 self._fail_all(MaskstreamError("the step failed; the worker's log says why"))
+            self._outcomes.flush()
         self._fail_all(MaskstreamError("the worker is stopping"))
+        self._outcomes.flush()
 
     def _turn(self) -> None:
         self._take_inbox()

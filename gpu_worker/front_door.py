@@ -7,7 +7,7 @@ they are cancelled, so that their slots serve others.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -15,11 +15,11 @@ import zmq
 
 from gpu_worker.clients import Clients
 from gpu_worker.config import WorkerSettings
-from shared.mailbox import Mailbox
 from gpu_worker.request import Model, Request, admit
 from shared import log, metrics, protocol, sockets
 from shared.clock import Clock
 from shared.errors import BadRequest, MaskstreamError
+from shared.mailbox import Mailbox
 from shared.protocol import Cancel, Failed, Generate, WireError, WorkerReply
 
 POLL_MS = 500
@@ -56,6 +56,10 @@ class FrontDoor:
 
     def reply(self, client: bytes, message: WorkerReply) -> None:
         self._outbox.put((client, message))
+
+    def reply_all(self, replies: Sequence[tuple[bytes, WorkerReply]]) -> None:
+        """The replies of a whole step at once."""
+        self._outbox.put_all(replies)
 
     @property
     def alive(self) -> bool:

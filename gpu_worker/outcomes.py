@@ -18,7 +18,7 @@ from shared.clock import Clock
 from shared.errors import AccountingError, DeadEnd, DeadlineExceeded, MaskstreamError, NoAllowedToken, Overloaded
 from shared.protocol import TokenLogprob, WorkerReply
 
-Reply = Callable[[bytes, WorkerReply], None]
+Replies = list[tuple[bytes, WorkerReply]]
 MIN_LOGPROB = -9999.0
 """Replies carry finite numbers: minus infinity is floored here."""
 
@@ -26,12 +26,22 @@ MIN_LOGPROB = -9999.0
 class Outcomes:
     """Turns what the step loop saw into replies. The validator works in a thread of its own, so that no step waits for it."""
 
-    def __init__(self, reply: Reply, clock: Clock, vocab_size: int) -> None:
-        self._reply, self._clock, self._vocab_size = reply, clock, vocab_size
+    def __init__(self, send: Callable[[Replies], None], clock: Clock, vocab_size: int) -> None:
+        self._send, self._clock, self._vocab_size = send, clock, vocab_size
+        self._waiting: Replies = []
         self._validators = ThreadPoolExecutor(1, thread_name_prefix="validator")
 
     def close(self) -> None:
         self._validators.shutdown(wait=True, cancel_futures=True)
+
+    def flush(self) -> None:
+        """Sends the replies of a step together: one wake of the front door, not one a sequence."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            self._send(waiting)
+
+    def _reply(self, client: bytes, message: WorkerReply) -> None:
+        self._waiting.append((client, message))
 
     def commit(self, sequence: Sequence, result: LaunchResult, now_s: float) -> MaskstreamError | None:
         """Takes the sequence's token of a launch and streams it; no token is a hold or the error returned."""
@@ -87,6 +97,7 @@ class Outcomes:
         if error is not None:
             self._reply(state.request.client, state.failed(error))
         elif state.request.guide is not None and (state.request.verify or self._must_validate(state)):
+            self.flush()  # what was streamed comes before the ending
             self._validators.submit(self._judge, state)
         else:
             self._reply(state.request.client, state.done([None] * len(state.chosen)))
@@ -104,7 +115,7 @@ class Outcomes:
                 valid.append(None)
             engine = state.compiled.plan.engine if state.compiled and state.compiled.plan else ""
             metrics.output_valid_total.labels(engine, str(valid[-1]).lower()).inc()
-        self._reply(state.request.client, state.done(valid))
+        self._send([(state.request.client, state.done(valid))])
 
 
 def overloaded_without_service() -> Overloaded:

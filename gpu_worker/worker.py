@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -45,7 +46,7 @@ class Worker:
         self._link = GrammarLink(settings.grammar_bind, _link_settings(settings), insecure=settings.insecure, worker=settings.name)
         self._link.start(loaded.vocabulary)
         self._pipeline = _pipeline(loaded.runner, settings.last_resort_s)
-        self._outcomes = Outcomes(self._reply, self._clock, loaded.vocabulary.size)
+        self._outcomes = Outcomes(self._reply_all, self._clock, loaded.vocabulary.size)
         self._engine = Engine(
             settings, self._pipeline, self._link, Scheduler(settings.max_slots, settings.prefill_chunk),
             Requests(loaded.vocabulary), self._outcomes, self._clock,
@@ -85,8 +86,8 @@ class Worker:
         good = reply.live and self._front_door.alive
         return good, f"{'live' if good else 'not live'}, {len(reply.grammar_services)} grammar services\n"
 
-    def _reply(self, client: bytes, message: WorkerReply) -> None:
-        self._front_door.reply(client, message)
+    def _reply_all(self, replies: Sequence[tuple[bytes, WorkerReply]]) -> None:
+        self._front_door.reply_all(replies)
 
     def close(self) -> None:
         self._engine.close()

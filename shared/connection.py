@@ -37,12 +37,14 @@ class Connection:
         self._thread.start()
 
     def send(self, frame: bytes) -> None:
-        """Queues a frame; never blocks."""
-        self._outbox.put(frame)
+        """Queues a frame; never blocks. After ``close`` nothing is sent any more."""
+        if not self._closing.is_set():
+            self._outbox.put(frame)
 
     def drop_unsent(self) -> None:
         """Forgets what waits for a peer: nothing of it is sent when one comes back."""
-        self._outbox.put(None)
+        if not self._closing.is_set():
+            self._outbox.put(None)
 
     def close(self) -> None:
         """Gives queued frames a moment to leave, then ends the thread."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import select
+from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 ItemT = TypeVar("ItemT")
@@ -22,6 +23,12 @@ class Mailbox(Generic[ItemT]):
 
     def put(self, item: ItemT) -> None:
         self._items.put(item)
+        self.wake()
+
+    def put_all(self, items: Iterable[ItemT]) -> None:
+        """Several items, one wake: a reader that is woken for each would fight the writer for the interpreter."""
+        for item in items:
+            self._items.put(item)
         self.wake()
 
     def wake(self) -> None:
