@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import os
 import queue
 import threading
@@ -23,7 +21,7 @@ from grammar_service.rows import RowStore
 from grammar_service.sessions import Sessions
 from grammar_service.stepper import Budget, Stepper
 from grammar_service.trial import TrialLimits
-from grammar_service.vocabularies import Assembly, Loaded, Vocabularies
+from grammar_service.vocabularies import Assembly, Loaded, Vocabularies, give_back_memory
 from grammar_service.walks import walk
 from grammar_service.watch import BusyMark
 from shared import log
@@ -151,18 +149,21 @@ class Admission:
         self._send(peer.link, Ready(fingerprint=peer.fingerprint, error=WireError.of(error)))
 
     def _build(self, fingerprint: str, data: bytes) -> None:
-        outcome: Loaded | MaskstreamError
+        outcome = self._load(fingerprint, data)
+        del data
+        give_back_memory()
+        self._inbox.put(VocabularyBuilt(fingerprint, outcome))
+
+    def _load(self, fingerprint: str, data: bytes) -> Loaded | MaskstreamError:
         try:
             vocabulary = from_wire(data, fingerprint)
             self._isolation.load(fingerprint, data)
             rows = RowStore(vocabulary.size, self._settings.row_bytes)
-            outcome = Loaded(fingerprint, vocabulary.size, engines.load(vocabulary, threads=self._threads), rows)
+            return Loaded(fingerprint, vocabulary.size, engines.load(vocabulary, threads=self._threads), rows)
         except MaskstreamError as error:
-            outcome = error
+            return error
         except Exception as error:  # a worker's bad table must not take the service down
-            outcome = BadRequest(f"{type(error).__name__}: {str(error)[:200]}", field="vocabulary")
-        self._inbox.put(VocabularyBuilt(fingerprint, outcome))
-        give_back_memory()
+            return BadRequest(f"{type(error).__name__}: {str(error)[:200]}", field="vocabulary")
 
     def _on_built(self, event: VocabularyBuilt, peers: Iterable[Peer]) -> None:
         self._assemblies.pop(event.fingerprint, None)
@@ -289,11 +290,3 @@ class Admission:
             if peer.fingerprint == key[0] and len(key[1]) == 16:
                 for waiting in peer.ready(bytes.fromhex(key[1])):
                     self._opened(peer, waiting.open, WireError.of(error))
-
-
-def give_back_memory() -> None:
-    """Returns to the system what building a vocabulary's tables left free (about 30 MB with glibc)."""
-    gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none
-    if trim is not None:
-        trim(0)

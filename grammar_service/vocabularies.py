@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -85,3 +87,11 @@ class Vocabularies:
 
     def __len__(self) -> int:
         return len(self._loaded)
+
+
+def give_back_memory() -> None:
+    """Returns to the system what building a vocabulary's tables left free (about 30 MB with glibc)."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none
+    if trim is not None:
+        trim(0)

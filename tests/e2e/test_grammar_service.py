@@ -254,7 +254,7 @@ def test_sigterm_drains_and_leaves_when_the_sessions_are_gone() -> None:
 def test_memory_of_the_step_process_and_of_a_session() -> None:
     with serving(qwen()) as (driver, service):
         empty = service.resident_bytes()
-        assert empty < 215 << 20
+        assert empty < 200 << 20
         sequence = start(driver, 1, "json_schema", PERSON)
         tokens = encode_greedy(driver.vocabulary, b'{"name": "Ada", "age": 3')
         before = service.resident_bytes()

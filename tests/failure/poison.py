@@ -35,6 +35,10 @@ def _nested(depth: int) -> Any:
     return schema
 
 
+def _chain(first: str, link: str, last: str, length: int) -> str:
+    return "\n".join([first, *(link.format(n=n, m=n + 1) for n in range(length)), last])
+
+
 _ENUM = [f"value number {n}" for n in range(1_000)]
 CORPUS = [
     Poison("bounded-any", "regex", ".{1,100}"),
@@ -53,9 +57,9 @@ CORPUS = [
     Poison("back-reference", "regex", r"(a)\1", may_pass=False),
     Poison("open-brackets", "ebnf", "root ::= " + "(" * 30_000, may_pass=False),
     Poison("deep-brackets", "ebnf", "root ::= " + "(" * 30_000 + '"a"' + ")" * 30_000, may_pass=False),
-    Poison("rule-chain", "ebnf", "\n".join(["root ::= r0", *(f"r{n} ::= r{n + 1}" for n in range(3_000)), 'r3000 ::= "a"']), may_pass=False),
-    Poison("rule-chain-lark", "lark", "\n".join(["start: r0", *(f"r{n}: r{n + 1}" for n in range(3_000)), 'r3000: "a"']), may_pass=False),
-    Poison("optional-rules", "ebnf", "\n".join(["root ::= r0", *(f'r{n} ::= "x"? r{n + 1}' for n in range(1_000)), 'r1000 ::= "a"'])),
+    Poison("rule-chain", "ebnf", _chain("root ::= r0", "r{n} ::= r{m}", 'r3000 ::= "a"', 3_000), may_pass=False),
+    Poison("rule-chain-lark", "lark", _chain("start: r0", "r{n}: r{m}", 'r3000: "a"', 3_000), may_pass=False),
+    Poison("optional-rules", "ebnf", _chain("root ::= r0", 'r{n} ::= "x"? r{m}', 'r1000 ::= "a"', 1_000)),
     Poison("self-rule", "ebnf", "root ::= root", may_pass=False),
     Poison("nothing", "regex", r"[^\s\S]", may_pass=False),
     Poison("ambiguous", "ebnf", 'root ::= root root root | "a" | ""'),

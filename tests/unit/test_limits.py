@@ -12,8 +12,8 @@ from shared.errors import GrammarTooLarge
 from shared.guide import Guide
 
 SMALL = GuideLimits(
-    schema_bytes=400, regex_bytes=100, grammar_bytes=200, json_depth=5, json_nodes=20, rules=3, nesting=3, repeat=100, repeat_product=1_000,
-    choices=3, choice_bytes=100,
+    schema_bytes=400, regex_bytes=100, grammar_bytes=200, json_depth=5, json_nodes=20, rules=3, nesting=3, repeat=100,
+    repeat_product=1_000, choices=3, choice_bytes=100,
 )  # fmt: skip
 
 
