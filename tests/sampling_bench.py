@@ -98,7 +98,9 @@ class Bench:
         self.params = SlotSamplingParams(self.runner.max_slots)
         self.rows = StepRows(self.link, self.runner.max_slots, self.vocabulary.size, self.params)
         self.replies = []
-        self.outcomes = Outcomes(lambda sent: self.replies.extend(message for _, message in sent), MonotonicClock(), self.vocabulary.size)
+        self.outcomes = Outcomes(
+            lambda sent: self.replies.extend(message for _, message in sent), MonotonicClock(), self.vocabulary.size
+        )
         self.requests = Requests(self.vocabulary)
         self.by_slot, self.errors, self._next = {}, {}, 0
 
