@@ -64,9 +64,21 @@ def pack(token_ids: object, vocab_size: int) -> Words:
     ids = np.asarray(token_ids, dtype=np.int64).reshape(-1)
     if ids.size and (ids.min() < 0 or ids.max() >= vocab_size):
         raise IndexError(f"token id outside [0, {vocab_size})")
-    words = np.zeros(num_words(vocab_size), dtype=np.uint32)
-    np.bitwise_or.at(words, ids >> 5, np.uint32(1) << (ids & 31).astype(np.uint32))
-    return words.view(np.int32)
+    words = np.empty(num_words(vocab_size), dtype=np.int32)
+    pack_into(words, ids)
+    return words
+
+
+def pack_into(out: Words, token_ids: object) -> None:
+    """Overwrites a contiguous row with just ``token_ids`` allowed; they must be in range, nothing is checked."""
+    out[:] = 0
+    words = out.view(np.uint32)
+    ids = np.asarray(token_ids)
+    if ids.size <= 4:  # most rows have one id
+        for token_id in ids.tolist():
+            words[token_id >> 5] |= np.uint32(1 << (token_id & 31))
+    else:
+        np.bitwise_or.at(words, ids >> 5, np.uint32(1) << (ids & 31).astype(np.uint32))
 
 
 def unpack(words: Words, vocab_size: int) -> NDArray[np.bool_]:

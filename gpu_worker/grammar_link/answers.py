@@ -53,8 +53,8 @@ def _row_fits(row: WireRow, frame_bytes: tuple[int, ...], vocab_size: int) -> bo
     if row.kind == RowKind.SINGLE:
         return 0 <= row.value < vocab_size
     if row.kind == RowKind.SPARSE:
-        ids = memoryview(row.ids)
-        if not 0 < len(ids) <= 4 * SPARSE_MAX_IDS or len(ids) % 4:
+        if not 0 < len(row.ids) <= 4 * SPARSE_MAX_IDS or len(row.ids) % 4:
             return False
-        return all(0 <= token_id < vocab_size for token_id in ids.cast("i"))
+        ids = memoryview(row.ids).cast("i")
+        return 0 <= min(ids) and max(ids) < vocab_size
     return row.kind in (RowKind.ALL, RowKind.STOP_ONLY)  # no pool partition is granted yet: a POOL row refers to nothing

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from shared.bitmask import RowKind, Words, pack
+from shared.bitmask import RowKind, Words, pack_into
 from shared.protocol import StepAnswerEntry, WireRow
 
 
@@ -18,21 +18,21 @@ class Frame(Protocol):
     def buffer(self) -> memoryview: ...
 
 
-def write_rows(entry: StepAnswerEntry, frames: Sequence[Frame], out: Words, vocab_size: int, stop_ids: frozenset[int]) -> None:
+def write_rows(entry: StepAnswerEntry, frames: Sequence[Frame], out: Words, stop_ids: frozenset[int]) -> None:
     """Writes the rows of ``entry`` to ``out`` [rows, W]; rows beyond the guided ones become zero: nothing is allowed."""
     for index, row in enumerate(entry.rows[: len(out)]):
-        _write_row(row, frames, out[index], vocab_size, stop_ids)
+        _write_row(row, frames, out[index], stop_ids)
     out[len(entry.rows) :] = 0
 
 
-def _write_row(row: WireRow, frames: Sequence[Frame], out: Words, vocab_size: int, stop_ids: frozenset[int]) -> None:
+def _write_row(row: WireRow, frames: Sequence[Frame], out: Words, stop_ids: frozenset[int]) -> None:
     if row.kind == RowKind.DENSE:
         out[:] = np.frombuffer(frames[row.value].buffer, dtype="<i4")
     elif row.kind == RowKind.ALL:
         out[:] = -1
     elif row.kind == RowKind.SINGLE:
-        out[:] = pack([row.value], vocab_size)
+        pack_into(out, [row.value])
     elif row.kind == RowKind.SPARSE:
-        out[:] = pack(np.frombuffer(row.ids, dtype="<i4"), vocab_size)
+        pack_into(out, np.frombuffer(row.ids, dtype="<i4"))
     else:
-        out[:] = pack(sorted(stop_ids), vocab_size)
+        pack_into(out, list(stop_ids))

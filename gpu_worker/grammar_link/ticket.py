@@ -21,7 +21,7 @@ class StepTicket:
 
     def __init__(self, walks: Sequence[Walk], out: Words, vocab_size: int, held: set[SessionId]) -> None:
         self._walks = {walk.session: walk for walk in walks}
-        self._out, self._vocab_size = out, vocab_size
+        self._out = out
         self._held, self._awaited = held, self._walks.keys() - held
         self._outcomes: dict[SessionId, Outcome] = {}
         self._changed = threading.Condition()
@@ -65,7 +65,7 @@ class StepTicket:
             if self._sealed or entry.handle not in self._walks:
                 return
             walk = self._walks[entry.handle]
-            write_rows(entry, frames, self._out[walk.row : walk.row + walk.num_rows], self._vocab_size, stop_ids)
+            write_rows(entry, frames, self._out[walk.row : walk.row + walk.num_rows], stop_ids)
             self._outcomes[entry.handle] = _outcome(entry, service)
             self._tell()
 
