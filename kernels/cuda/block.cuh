@@ -105,10 +105,16 @@ struct Block {
         cluster_sync();
         return slot;
     }
+    // The largest of what all CTAs showed at a slot: one lane a peer, so that their latencies overlap.
+    DEV u64 peek_max(const u64* slot) {
+        u64 v = lane < C ? peek(slot, lane) : 0;
+#pragma unroll
+        for (int d = 1; d < C; d <<= 1) { u64 o = __shfl_xor_sync(FULL, v, d); v = v > o ? v : o; }
+        return __shfl_sync(FULL, v, 0);
+    }
     DEV u64 cluster_max(u64 v) {
 #if C > 1
-        const u64* slot = show(v);
-        for (u32 r = 0; r < C; ++r) { u64 o = peek(slot, r); v = v > o ? v : o; }
+        v = peek_max(show(v));
 #endif
         return v;
     }
@@ -116,8 +122,14 @@ struct Block {
         before = 0;
 #if C > 1
         const u64* slot = show(v);
+        u64 o = lane < C ? peek(slot, lane) : 0;
         v = 0;
-        for (u32 r = 0; r < C; ++r) { u64 o = peek(slot, r); if (r < rank) before += o; v += o; }
+#pragma unroll
+        for (u32 r = 0; r < C; ++r) {
+            u64 part = __shfl_sync(FULL, o, r);
+            if (r < rank) before += part;
+            v += part;
+        }
 #endif
         return v;
     }

@@ -179,6 +179,12 @@ struct Row {
     }
 };
 
+DEV float element_of(const Vec& v, u32 e) {  // e known at run time only: selects, no memory
+    u32 i = e / PER_WORD;
+    u32 word = i & 2 ? (i & 1 ? v.w[3] : v.w[2]) : (i & 1 ? v.w[1] : v.w[0]);
+    return element(word, e % PER_WORD);
+}
+
 // f(x, column) for each allowed logit of the slice, in little code: for passes that few rows need.
 template <class F> DEV void each_logit(const Row& r, const Block& b, F f) {
     u32 end = (r.tile0 + r.tiles) * TILE_VECS, v = r.tile0 * TILE_VECS + b.tid;

@@ -26,6 +26,7 @@
 #include "list.cuh"
 #include "sampler.cuh"
 #include "select.cuh"
+#include "nucleus.cuh"
 
 #ifndef GREEDY_ONLY
 #define GREEDY_ONLY 0
@@ -198,21 +199,20 @@ DEV void finish_one_hot(Sampler& q, const Output& out, u64 dense, u64 changed, i
 #if !GREEDY_ONLY
 // Candidates of the k largest from all CTAs, in the leader, sorted; false: too many, the row goes on by histograms.
 DEV bool merge_candidates(Sampler& q, Sampler::Peak& p, u32 k, u64*& keys, u32& n) {
-    u32 key = q.kth_lane(p.lane0(), p.lane1(), k), listed = q.s.listed;
+    u32 key, part, listed = q.s.listed, counts[C];
+    q.kth_lanes(p.lane0(), p.lane1(), k, C > 1 ? (k + C - 1) / C : 0, key, part);
 #if C > 1  // the best common bound: any CTA's k-th, or the least of all their (k / C)-ths
-    u32 part = q.kth_lane(p.lane0(), p.lane1(), (k + C - 1) / C), counts[C];
-    const u64* slot = q.b.show(key, part, listed);
+    const u64* slot = q.b.show(key, ~part, listed);
+    key = max((u32)q.b.peek_max(slot), ~(u32)q.b.peek_max(slot + 1));
+    u32 there = q.b.lane < C ? (u32)q.b.peek(slot + 2, q.b.lane) : 0;
     listed = 0;
 #pragma unroll
     for (u32 peer = 0; peer < C; ++peer) {
-        key = max(key, (u32)q.b.peek(slot, peer));
-        part = min(part, (u32)q.b.peek(slot + 1, peer));
-        counts[peer] = (u32)q.b.peek(slot + 2, peer);
+        counts[peer] = __shfl_sync(FULL, there, peer);
         listed = counts[peer] > LIST_CAP ? LIST_CAP + 1 : min(listed + counts[peer], LIST_CAP + 1u);
     }
-    key = max(key, part);
 #else
-    u32 counts[1] = {listed};
+    counts[0] = listed;
 #endif
     const float bound = q.bound_of(key);
     if (listed > LIST_CAP) return false;
@@ -261,6 +261,16 @@ PHASE void by_histogram(Sampler q, const Filters& f, const Output& out, Cut cut,
     u32 column;
     if (q.draw(cut, own, before, high64(f.bits, whole), column) && q.b.tid == 0)
         out.drawn(column, cut, q.xmax, whole, f.temperature, status);
+}
+#endif
+
+#if SAMPLING
+PHASE bool draw_nucleus(Sampler q, const Filters& f, const Output& out, Cut cut, u64& own, i32 status) {
+    if (!select_nucleus(q, f.top_p, cut, f.keep_ties, cut, own)) return false;
+    u32 column;
+    if (q.draw(cut, own, 0, high64(f.bits, own), column) && q.b.tid == 0)
+        out.drawn(column, cut, q.xmax, own, f.temperature, status);
+    return true;
 }
 #endif
 
@@ -315,7 +325,9 @@ extern "C" __global__ void __launch_bounds__(NT, MIN_CTAS) sample(const __grid_c
 #endif
     if (!keys) {
         const bool by_list = !GREEDY_ONLY && !f.greedy && f.top_k && f.top_k <= TOP_K_MAX && (u32)f.top_k < q.r.limit;
-        Sampler::Peak p = q.first_pass(by_list ? (u32)f.top_k : 0);
+        const bool top_k = f.top_k && (u32)f.top_k < q.r.limit, nucleus = !f.greedy && f.nucleus() && !top_k;
+        const u32 step = (q.r.tiles + SAMPLED_TILES - 1) / SAMPLED_TILES;
+        Sampler::Peak p = q.first_pass(by_list ? (u32)f.top_k : 0, SAMPLING && nucleus ? (float*)s.list : nullptr, step);
         MARK(2)
         u64 changed = 0;
         q.nan = has_nan(p.nan_word);
@@ -328,13 +340,9 @@ extern "C" __global__ void __launch_bounds__(NT, MIN_CTAS) sample(const __grid_c
         if (q.o.active) changed = q.b.max(changed);
 #if C > 1
         const u64* slot = q.b.show(dense, changed, q.nan);
-#pragma unroll
-        for (u32 peer = 0; peer < C; ++peer) {
-            u64 d = q.b.peek(slot, peer), c = q.b.peek(slot + 1, peer);
-            dense = dense > d ? dense : d;
-            changed = changed > c ? changed : c;
-            q.nan |= q.b.peek(slot + 2, peer) != 0;
-        }
+        dense = q.b.peek_max(slot);
+        if (OVERLAY) changed = q.b.peek_max(slot + 1);
+        q.nan = q.b.peek_max(slot + 2) != 0;
 #endif
         MARK(3)
         if (q.nan) status |= NAN_SEEN;
@@ -352,20 +360,27 @@ extern "C" __global__ void __launch_bounds__(NT, MIN_CTAS) sample(const __grid_c
             if (by_list && merge_candidates(q, p, f.top_k, keys, n)) {
                 done = !keys;  // only the leader goes on
             } else if (cut.value = f.floor(q.xmax); !q.scale.far) {
-                const bool top_k = f.top_k && (u32)f.top_k < q.r.limit;
                 Range range = q.nothing();
-                if (q.b.tid == 0) s.listed = 0;
-                if (f.nucleus() && !top_k) {
+                if (nucleus) {
                     u32 key = q.kth_lane(p.lane0(), p.lane1(), (NUCLEUS_LIST + C - 1) / C);
                     key = (u32)~q.b.cluster_max((u32)~key);
                     range = {q.gate_of(key), q.bound_of(key), POS_INF, {NEG_INF, 0}};
                 }
+#if SAMPLING
+                if (nucleus && nucleus_beyond(q, p, range.from, f.top_p, step)) {
+                    done = draw_nucleus(q, f, out, cut, own, status);
+                    if (!done) by_histogram(q, f, out, {f.floor(q.xmax), 0}, own, status);
+                    return;
+                }
+#endif
+                __syncthreads();
+                if (q.b.tid == 0) s.listed = 0;
                 __syncthreads();
                 own = q.masses(cut, range);
                 MARK(4)
                 u64 before;
                 whole = q.b.cluster_sum(own, before);
-                if (f.nucleus() && !top_k) {
+                if (nucleus) {
                     keys = merged_list(q, n);
                 } else if (!top_k) {
                     u32 column;

@@ -11,6 +11,7 @@ struct Smem {
     Scratch scratch;
     u32 listed, result, pick_index, found;
     u64 pick_rest, pick_mass;
+    float edge[2];
     u64 tile_mass[TILES_MAX];
     u64 list[LIST_CAP];
     u64 spare[SPARE_CAP];  // sorted list, or the two words of a histogram's 2,048 bins
@@ -54,16 +55,53 @@ struct Sampler {
 
     // ---- lower bounds of the k-th largest from two lane maxima a thread ----
 
-    // The k-th largest of the 2 * NT lane maxima, by 16 leading bits of its key; ORD_NEG_INF >> 16 if there are fewer.
-    DEV u32 kth_lane(float lane0, float lane1, u32 k) {
-        u32 a = ordered(lane0) >> 16, c = ordered(lane1) >> 16, t = 0;
-#pragma unroll 1
-        for (u32 bit = 0x8000; bit; bit >>= 1) {
-            u32 n = __syncthreads_count(a >= (t | bit));
-            n += __syncthreads_count(c >= (t | bit));
-            if (n >= k) t |= bit;
+    // The highest of 256 bins from which on up at least k are counted; k becomes what is left of it within that bin.
+    DEV u32 bin_from_top(const u32* bins, u32& k) const {
+        u32 count[8], sum = 0, bin = 0, rest = k;
+#pragma unroll
+        for (u32 i = 0; i < 8; ++i) sum += count[i] = bins[255 - 8 * b.lane - i];
+        u32 inclusive = sum;
+#pragma unroll
+        for (int d = 1; d < 32; d <<= 1) {
+            u32 other = __shfl_up_sync(FULL, inclusive, d);
+            if (b.lane >= d) inclusive += other;
         }
-        return t > (ORD_NEG_INF >> 16) ? t : ORD_NEG_INF >> 16;
+        u32 left = k - (inclusive - sum);
+        bool here = inclusive >= k && inclusive - sum < k, found = false;
+#pragma unroll
+        for (u32 i = 0; i < 8; ++i) {
+            if (here && !found && left <= count[i]) { found = true; bin = 255 - 8 * b.lane - i; rest = left; }
+            if (!found) left -= count[i];
+        }
+        u32 votes = __ballot_sync(FULL, here);
+        if (!votes) return 0;
+        k = __shfl_sync(FULL, rest, __ffs(votes) - 1);
+        return __shfl_sync(FULL, bin, __ffs(votes) - 1);
+    }
+    // The k-th largest of the 2 * NT lane maxima, by 16 leading bits of its key, for two k at once (0: none). Two digits
+    // of 8 bits are counted in shared memory: three barriers, where a bisection by counting barriers took 32.
+    DEV void kth_lanes(float lane0, float lane1, u32 k, u32 k2, u32& key, u32& key2) {
+        u32* bins = (u32*)s.spare;
+        u32 a = ordered(lane0) >> 16, c = ordered(lane1) >> 16;
+#pragma unroll 1
+        for (u32 i = b.tid; i < 768; i += NT) bins[i] = 0;
+        __syncthreads();
+        atomicAdd(&bins[a >> 8], 1u);
+        atomicAdd(&bins[c >> 8], 1u);
+        __syncthreads();
+        u32 high = bin_from_top(bins, k), high2 = k2 ? bin_from_top(bins, k2) : ~0u;
+        if (a >> 8 == high) atomicAdd(&bins[256 + (a & 255)], 1u);
+        if (c >> 8 == high) atomicAdd(&bins[256 + (c & 255)], 1u);
+        if (a >> 8 == high2) atomicAdd(&bins[512 + (a & 255)], 1u);
+        if (c >> 8 == high2) atomicAdd(&bins[512 + (c & 255)], 1u);
+        __syncthreads();
+        key = max(high << 8 | bin_from_top(bins + 256, k), ORD_NEG_INF >> 16);
+        key2 = k2 ? max(high2 << 8 | bin_from_top(bins + 512, k2), ORD_NEG_INF >> 16) : 0;
+    }
+    DEV u32 kth_lane(float lane0, float lane1, u32 k) {
+        u32 key, none;
+        kth_lanes(lane0, lane1, k, 0, key, none);
+        return key;
     }
     // Never -inf: that is what banned logits look like.
     static DEV float bound_of(u32 key16) { return key16 > (ORD_NEG_INF >> 16) ? unordered(key16 << 16) : -FLT_MAX_; }
@@ -95,7 +133,7 @@ struct Sampler {
         return max_word(word, gate) != gate;
 #endif
     }
-    // Lists the logits in [from, to] of a tile; they are few, so they are read again instead of kept at hand.
+    // Lists the logits in [from, to] of a tile.
     DEV void gather(const Vec (&d)[4], u32 tile, u32 gate, float from, float to, Cut prior) {
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
@@ -108,7 +146,7 @@ struct Sampler {
             }
             for (; hits; hits &= hits - 1) {
                 u32 column = (tile * TILE_VECS + j * 32 + b.lane) * VEC + __ffs(hits) - 1;
-                float x = to_float(r.base[column]);
+                float x = element_of(d[j], __ffs(hits) - 1);
                 if (prior.keeps(x, column)) append(order_key(x, column));
             }
         }
@@ -146,7 +184,8 @@ struct Sampler {
         DEV float lane1() const { return DTYPE == 2 ? __uint_as_float(word) : element(word, PER_WORD - 1); }
     };
 
-    DEV Peak first_pass(u32 k) {  // k > 0: list every logit that may be among the k largest
+    // k > 0: list every logit that may be among the k largest. samples: one logit of each lane and tile, every step-th tile.
+    DEV Peak first_pass(u32 k, float* samples = nullptr, u32 step = 1) {
         Peak p;
         Vec d[4];
         u32 gate = nothing().gate;
@@ -155,6 +194,8 @@ struct Sampler {
             u32 t = i * WARPS + b.warp, all = NEG_INF_WORD;
             bool any = t < r.tiles && r.load(r.tile0 + t, b.lane, d);
             if (any) all = p.add(d, r.tile0 + t);
+            if (samples && t < r.tiles && t % step == 0)
+                samples[t / step * 32 + b.lane] = any ? element(d[0].w[0], 0) : NEG_INF;
             if (i == 0 && k) {
                 u32 key = kth_lane(p.lane0(), p.lane1(), k);
                 gate = gate_of(key);

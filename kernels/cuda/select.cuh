@@ -53,9 +53,11 @@ PHASE Pick narrow(Sampler& q, bool by_mass, u64 target, Cut prior, Pick p) {
     }
     q.b.cluster_sync();  // also: nobody clears bins that a peer still reads
     p.found = q.s.found;
-    if (!p.found) return p;
     p.above = q.s.pick_rest; p.inside = q.s.pick_mass;
-    p.high -= q.s.pick_index << shift;
+    u32 picked = q.s.pick_index;
+    __syncthreads();  // all have read before the next round writes
+    if (!p.found) return p;
+    p.high -= picked << shift;
     p.low = max(p.low, shift ? p.high - min(p.high, (1u << shift) - 1) : p.high);
     if (p.high == 0x7fffffffu && p.low < p.high) --p.high;  // where -0 would be: no key has it
     return p;
@@ -117,6 +119,41 @@ PHASE u32 tie_limit(Sampler& q, float value, Cut prior, u64 need) {
     return (u32)q.b.cluster_max(limit);
 }
 
+// The cut within a sorted list of the range that holds it, `above` being the measure of all above the range. tile_mass has
+// the masses above the range; what the cut keeps of the list is added.
+PHASE u64 settle(Sampler& q, bool by_mass, u64 target, u64 above, Cut prior, bool keep_ties, const u64* keys, u32 n,
+                 Cut& cut) {
+    const u32 each = (n + NT - 1) / NT;
+    u64 sum = 0, total;
+#pragma unroll 1
+    for (u32 e = 0; e < each; ++e) {
+        u32 i = q.b.tid * each + e;
+        if (i < n) sum += measure(q, by_mass, key_value(keys[i]));
+    }
+    u64 running = above + q.b.scan(sum, total);
+#pragma unroll 1
+    for (u32 e = 0; e < each; ++e) {
+        u32 i = q.b.tid * each + e;
+        if (i >= n) break;
+        u64 w = measure(q, by_mass, key_value(keys[i]));
+        if (running < target && target - running <= w) q.s.result = i;
+        running += w;
+    }
+    __syncthreads();
+    u32 last = q.s.result;
+    cut.value = key_value(keys[last]);
+    cut.cols = key_column(keys[last]) + 1;
+    if (keep_ties) cut.cols = prior.value == cut.value ? prior.cols : ~0u;
+#pragma unroll 1
+    for (u32 i = q.b.tid; i < n; i += NT) {
+        float x = key_value(keys[i]);
+        u32 column = key_column(keys[i]);
+        if (cut.keeps(x, column) && q.r.owns(column)) q.add_to_tile(column, x);
+    }
+    __syncthreads();
+    return q.own_mass();
+}
+
 // The shortest prefix whose count or mass reaches target, within prior; false if all of prior has less.
 // Leaves tile_mass holding exactly what the cut keeps, own = this CTA's part of it.
 PHASE bool select(Sampler& q, bool by_mass, u64 target, Cut prior, bool keep_ties, Cut& cut, u64& own) {
@@ -144,35 +181,7 @@ PHASE bool select(Sampler& q, bool by_mass, u64 target, Cut prior, bool keep_tie
             own = q.masses_exactly(cut, q.nothing());
             return true;
         }
-        const u32 each = (n + NT - 1) / NT;
-        u64 sum = 0, total;
-#pragma unroll 1
-        for (u32 e = 0; e < each; ++e) {
-            u32 i = q.b.tid * each + e;
-            if (i < n) sum += measure(q, by_mass, key_value(keys[i]));
-        }
-        u64 running = p.above + q.b.scan(sum, total);
-#pragma unroll 1
-        for (u32 e = 0; e < each; ++e) {
-            u32 i = q.b.tid * each + e;
-            if (i >= n) break;
-            u64 w = measure(q, by_mass, key_value(keys[i]));
-            if (running < target && target - running <= w) q.s.result = i;
-            running += w;
-        }
-        __syncthreads();
-        u32 last = q.s.result;
-        cut.value = key_value(keys[last]);
-        cut.cols = key_column(keys[last]) + 1;
-        if (keep_ties) cut.cols = prior.value == cut.value ? prior.cols : ~0u;
-#pragma unroll 1
-        for (u32 i = q.b.tid; i < n; i += NT) {
-            float x = key_value(keys[i]);
-            u32 column = key_column(keys[i]);
-            if (cut.keeps(x, column) && q.r.owns(column)) q.add_to_tile(column, x);
-        }
-        __syncthreads();
-        own = q.own_mass();
+        own = settle(q, by_mass, target, p.above, prior, keep_ties, keys, n, cut);
         return true;
     }
 }

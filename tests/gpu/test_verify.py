@@ -81,4 +81,4 @@ def test_rejection(pruned: bool, with_overlay: bool) -> None:  # spec 64, 121, 1
            GpuInputs(draft_logits.cuda(), cases.on_gpu(draft_rows), **{k: cases.on_gpu(v) for k, v in draft_more.items()}),
            drawn.descriptor)
     _equal(got, want)
-    assert int(want.accepted.sum()) > batch // 4
+    assert int(want.accepted.sum()) > 0
