@@ -38,7 +38,11 @@ def key_tree(names: Tree, taken: list[str]) -> Tree:
 
 
 def scalar_tree(value: Any) -> Tree:
-    return literal(json.dumps(value, ensure_ascii=False))
+    """The JSON text of a scalar; a whole number written with a fraction also without it."""
+    written = literal(json.dumps(value, ensure_ascii=False))
+    if isinstance(value, float) and value.is_integer():
+        return alt(literal(str(int(value))), written)
+    return written
 
 
 def free_keys(keys: Keys, taken: frozenset[str]) -> Tree:
