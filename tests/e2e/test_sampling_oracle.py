@@ -1,0 +1,82 @@
+"""Greedy texts of the demo model under bans and penalties, token for token those of another implementation (transformers)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gpu_worker.models.base import RunnerShape
+from gpu_worker.models.load import load_model
+from gpu_worker.models.prepare import default_folder
+from tests.sampling_bench import Bench
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
+STEPS = 12
+PROMPTS = [
+    "The capital of France is", "Once upon a time there was a", "def add(a, b):", "1, 2, 3, 4,", "Dear Sir or Madam,",
+    "Water boils at", "the the the the the", "A list of fruits: apple, apple,",
+]  # fmt: skip
+BAD_WORDS = ["the", "Paris", "apple banana", "time"]
+CASES = [
+    ({}, {}),
+    ({"repetition_penalty": 1.3}, {"repetition_penalty": 1.3}),
+    ({"no_repeat_ngram_size": 2}, {"no_repeat_ngram_size": 2}),
+    ({"no_repeat_ngram_size": 1}, {"no_repeat_ngram_size": 1}),
+    ({"bad_words": BAD_WORDS}, {"bad_words_ids": BAD_WORDS}),
+    ({"min_tokens": 8, "end_id": 28}, {"min_new_tokens": 8, "eos_token_id": 28}),  # 28 is a comma
+    (
+        {"repetition_penalty": 1.2, "no_repeat_ngram_size": 3, "bad_words": BAD_WORDS, "min_tokens": 6},
+        {"repetition_penalty": 1.2, "no_repeat_ngram_size": 3, "bad_words_ids": BAD_WORDS, "min_new_tokens": 6},
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    shape = RunnerShape(max_slots=len(PROMPTS), max_length=64, prefill_chunk=32)
+    return load_model(str(default_folder()), shape, device="cpu", threads=1, say=lambda text: None)
+
+
+@pytest.fixture(scope="module")
+def oracle():
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(default_folder(), dtype=torch.float32, local_files_only=True).eval()
+
+
+def ours(loaded, params):
+    with Bench(runner=loaded.runner, vocabulary=loaded.vocabulary, encoder=loaded.chat) as bench:
+        prompts = [loaded.chat.encode(text) for text in PROMPTS]
+        sequences = [bench.start(slot, prompt=prompt, max_tokens=STEPS, **params) for slot, prompt in enumerate(prompts)]
+        bench.run(STEPS)
+        assert not bench.errors
+        return prompts, [list(sequence.tokens) for sequence in sequences]
+
+
+def theirs(oracle, loaded, prompt, options):
+    options = dict(options)
+    if "bad_words_ids" in options:
+        words = [loaded.chat.encode(space + word) for word in options["bad_words_ids"] for space in ("", " ")]
+        options["bad_words_ids"] = words
+    with torch.inference_mode():
+        ids = torch.tensor([prompt])
+        out = oracle.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, num_beams=1, max_new_tokens=STEPS,
+            pad_token_id=loaded.vocabulary.stop_ids[0], **{"eos_token_id": loaded.vocabulary.stop_ids, **options},
+        )  # fmt: skip
+    return out[0, len(prompt) :].tolist()
+
+
+# spec 93 101 102 103
+@pytest.mark.parametrize(("params", "options"), CASES, ids=["+".join(params) or "plain" for params, _ in CASES])
+def test_the_same_tokens(loaded, oracle, params, options):
+    prompts, found = ours(loaded, params)
+    for text, prompt, tokens in zip(PROMPTS, prompts, found, strict=True):
+        assert tokens == theirs(oracle, loaded, prompt, options), text
+
+
+def test_the_parameters_change_the_texts(loaded):
+    """The comparison above would say nothing where every case gave the plain text."""
+    for params, _ in CASES[1:]:
+        plain = ours(loaded, {name: value for name, value in params.items() if name == "end_id"})[1]
+        assert sum(tokens != other for tokens, other in zip(ours(loaded, params)[1], plain, strict=True)) >= 1, params
