@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 
 from grammar_service.regex_classes import LINE_ENDS, fold_ascii, property_class, shorthand
-from grammar_service.regex_tree import ANY, Chars, Ranges, chars, complement, normal_ranges
+from grammar_service.regex_tree import ANY, Chars, Ranges, complement, normal_ranges
 
 MAX_DEPTH = 100
 MAX_REPEAT = 100_000
@@ -212,7 +212,7 @@ class _Parser:
         if char == "c" and self.peek().isascii() and self.peek().isalpha():
             self.at += 1
             return Chars(((ord(self.text[self.at - 1]) % 32,) * 2,))
-        if not char or char.isascii() and char.isalnum():
+        if not char or (char.isascii() and char.isalnum()):
             raise RegexError(f"unknown escape \\{char}" if char else "the text ends in a backslash", self.at - 1, f"\\{char}")
         return Chars(((ord(char), ord(char)),))
 
@@ -242,18 +242,20 @@ class _Parser:
         self.at += negated
         ranges: list[tuple[int, int]] = []
         label: list[str] = []
-        first = True
-        while (char := self.peek()) != "]" or (first and not self.wide and self.closes_later()):
+        first, strict = True, not self.wide
+        self.wide ^= negated  # a smaller class inside a negation would make the negated one larger
+        while (char := self.peek()) != "]" or (first and strict and self.closes_later()):
             if not char:
                 raise RegexError("unclosed character class", start)
             first = False
             part = self.member()
             label.append(part.label)
             ranges.extend(self.span(part))
+        self.wide ^= negated
         self.at += 1
         found = normal_ranges(ranges)
         if negated:
-            return chars(*complement(found)) if found else ANY  # type: ignore[return-value]
+            found = complement(found)
         return Chars(found) if found else Choice(())
 
     def closes_later(self) -> bool:

@@ -54,7 +54,8 @@ class TagWriter:
         for name in _NESTED[kind]:
             inner, place = form.get(name), child_pointer(pointer, name)
             if isinstance(inner, list):
-                out[name] = [self._format(item, f"{place}/{index}") for index, item in enumerate(inner)]
+                items = [_as_tag(item) if name == "tags" else item for item in inner]
+                out[name] = [self._format(item, f"{place}/{index}") for index, item in enumerate(items)]
             else:
                 out[name] = self._format(inner, place)
         return out
@@ -117,3 +118,8 @@ def _from_structures(value: Json) -> Json:
         for entry in structures
     ]  # fmt: skip
     return {"type": "triggered_tags", "triggers": triggers, "tags": tags}
+
+
+def _as_tag(item: Json) -> Json:
+    """An entry of ``tags`` may leave its type out: it can only be a tag."""
+    return {"type": "tag", **item} if isinstance(item, dict) and "type" not in item else item

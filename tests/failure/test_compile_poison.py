@@ -45,10 +45,7 @@ def ordinary(driver: Driver) -> Plan:
 
 
 def cases() -> list[object]:
-    """The corpus; one that the planner of regexes still lets through is expected to fail until it does not."""
-    reason = "the class that matches nothing is written as one of five characters"
-    known = {"nothing": [pytest.mark.xfail(reason=reason, strict=False)]}
-    return [pytest.param(poison, id=poison.name, marks=known.get(poison.name, [])) for poison in CORPUS]
+    return [pytest.param(poison, id=poison.name) for poison in CORPUS]
 
 
 @pytest.mark.parametrize("poison", cases())

@@ -111,3 +111,9 @@ def test_printed_regexes_mean_the_same(pattern: str) -> None:
     assert is_plain(tree)
     printed = re.compile(re.sub(r"\\x\{([0-9a-f]+)\}", lambda found: f"\\U{int(found[1], 16):08x}", to_rust(tree)))
     assert [word for word in WORDS if bool(printed.fullmatch(word)) != matches(tree, word)] == []
+
+
+def test_a_negated_class_reads_its_members_at_their_largest() -> None:  # spec R1
+    empty, spaceless = whole_language(r"[^\s\S]"), whole_language(r"[^\s]")
+    assert is_empty(empty)
+    assert not is_empty(spaceless)
