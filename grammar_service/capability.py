@@ -49,6 +49,7 @@ TABLE: tuple[Capability, ...] = (
     Capability("uniqueItems", "up to 5 possible values", "exact", "exact"),
     Capability("uniqueItems", "up to 63 possible values", "exact", "refused"),
     Capability("uniqueItems", "strings or integers", "narrower", "refused", "items differ in their first or last characters"),
+    Capability("uniqueItems", "objects that must have a string", "narrower", "refused", "they differ in it as strings do"),
     Capability("uniqueItems", "other items", "refused", "refused"),
     Capability("contains", "with minContains and maxContains", "exact", "exact"),
     Capability("minContains", "", "exact", "exact"),

@@ -44,6 +44,10 @@ PROBES: dict[tuple[str, str], tuple[Any, list[Any], list[Any]]] = {
                                                    "uniqueItems": True}, [[9, 0, 5]], [[3, 3]]),
     ("uniqueItems", "strings or integers"): ({"type": "array", "items": {"type": "string"}, "uniqueItems": True},
                                              [["a", "b"], []], [["a", "a"], ["xyz", "b", "xyz"]]),
+    ("uniqueItems", "objects that must have a string"): (
+        {"type": "array", "items": {**OBJ, "properties": {"n": {"type": "string"}}, "required": ["n"]}, "uniqueItems": True},
+        [[], [{"n": "a"}, {"n": "b", "z": 1}]], [[{"n": "a"}, {"n": "a"}]],
+    ),
     ("uniqueItems", "other items"): ({"type": "array", "items": {"type": "object"}, "uniqueItems": True}, ANY, ANY),
     ("contains", "with minContains and maxContains"): ({"type": "array", "contains": {"const": 1}, "maxContains": 2},
                                                        [[1], [0, 1, 1]], [[], [0], [1, 1, 1]]),

@@ -8,7 +8,7 @@ from typing import Protocol
 from grammar_service.regex_language import texts_of
 from grammar_service.schema.arrays import Arrays, Counted
 from grammar_service.schema.case import Case
-from grammar_service.schema.distinct_classes import class_lexemes
+from grammar_service.schema.distinct_classes import class_lexemes, class_sets
 from grammar_service.schema.expr import TRUE, Expr, Values, conj, exact, neg, values
 from grammar_service.schema.grammar import Distinct, Literal, Repeated, Rule, Sequence, Symbol, Terminal, optional
 from grammar_service.schema.numbers import Numbers
@@ -45,7 +45,7 @@ def array_sequence(writer: Writer, case: Arrays) -> list[Sequence]:
             return [distinct]
         writer.refuse(
             case.origin, "uniqueItems",
-            f"unique items are enforced for strings, integers, or at most {MAX_DISTINCT} possible values: drop uniqueItems",
+            f"unique items are enforced for strings, integers, objects that must have a string, or {MAX_DISTINCT} values: drop it",
         )  # fmt: skip
         case = replace(case, unique=None)
     if case.counted:
@@ -85,12 +85,19 @@ def _distinct(writer: Writer, case: Arrays) -> Sequence | None:
 
 def _distinct_classes(writer: Writer, case: Arrays) -> Sequence | None:
     """Unique items out of an infinite set: each class of items at most once."""
-    lexemes = None if case.prefix or case.counted else class_lexemes(writer.cases(case.items))
-    if lexemes is None or case.low > min(len(lexemes), MAX_DISTINCT):
+    if case.prefix or case.counted:
         return None
-    writer.narrower(f"#{case.origin}: unique items must differ in their first or last characters")
-    high = len(lexemes) if case.high is None else min(case.high, len(lexemes))
-    return (OPEN, Distinct(tuple(Terminal(tree) for tree in lexemes), case.low, high), CLOSE)
+    items = writer.cases(case.items)
+    lexemes = class_lexemes(items)
+    symbols: list[Symbol] = [Terminal(tree) for tree in lexemes or ()]
+    if lexemes is None:
+        sets = [conj(case.items, part) for part in class_sets(items, writer.cases) or ()]
+        symbols = list(dict.fromkeys(writer.symbol_of(part) for part in sets if not writer.is_empty(part)))
+    if not symbols or case.low > min(len(symbols), MAX_DISTINCT):
+        return None
+    writer.narrower(f"#{case.origin}: unique items must differ in the first or last characters of a string")
+    high = len(symbols) if case.high is None else min(case.high, len(symbols))
+    return (OPEN, Distinct(tuple(symbols), case.low, high), CLOSE)
 
 
 def members_of(writer: Writer, expr: Expr, limit: int) -> list[object] | None:

@@ -2,42 +2,25 @@
 
 An engine cannot remember the items it saw, but it can remember 64 bits. So the texts are split into 64 classes by their first
 and last characters, and each class is written at most once in an array. That is narrower than uniqueItems: of two different
-items with like ends only one is written. It holds for strings, each of which has one class whatever its spelling, and for
-integers, each of which has one spelling.
+items with like ends only one is written. It holds for strings, each of which has one class whatever its spelling, for
+integers, each of which has one spelling, and for objects that differ in a string property which all of them must have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import lru_cache
+from collections.abc import Callable, Iterable
 
 from grammar_service.regex_language import is_empty
 from grammar_service.regex_print import json_quoted
-from grammar_service.regex_tree import ANY_TEXT, EMPTY, NEVER, Tree, alt, both, cat, chars, literal, negate
+from grammar_service.regex_tree import NEVER, Tree, alt, both, literal, negate
 from grammar_service.schema.case import Case
-from grammar_service.schema.expr import Values
+from grammar_service.schema.expr import Expr, Values
 from grammar_service.schema.number_syntax import number_tree
 from grammar_service.schema.numbers import Numbers
+from grammar_service.schema.objects import Objects
+from grammar_service.schema.pattern import Pattern
+from grammar_service.schema.text_classes import class_languages
 from grammar_service.schema.texts import Texts, language
-
-BUCKETS = 8
-
-
-@lru_cache(maxsize=1)
-def class_languages() -> tuple[Tree, ...]:
-    """64 disjoint sets of texts that hold every text; the empty one is in the first."""
-    buckets = [_bucket(index) for index in range(BUCKETS)]
-    found: list[Tree] = []
-    for first in buckets:
-        for last in buckets:
-            found.append(alt(cat(first, ANY_TEXT, last), both(first, last)))
-    return (alt(EMPTY, found[0]), *found[1:])
-
-
-def _bucket(index: int) -> Tree:
-    """Characters whose code is ``index`` modulo 8, in ASCII; the first bucket has all others."""
-    low = [(code, code) for code in range(index, 0x80, BUCKETS)]
-    return chars(*low, *([(0x80, 0x10FFFF)] if index == 0 else []))
 
 
 def class_lexemes(cases: Iterable[Case]) -> list[Tree] | None:
@@ -52,6 +35,33 @@ def class_lexemes(cases: Iterable[Case]) -> list[Tree] | None:
         integers = both(alt(*(tree for tree in trees if tree is not None)), negate(literal("-0")))
         return _kept(both(integers, part) for part in class_languages())
     return None
+
+
+def class_sets(cases: Iterable[Case], cases_of: Callable[[Expr], tuple[Case, ...]]) -> list[Expr] | None:
+    """One set for each coarse class of strings and of objects; None where there is an object without a property to tell it
+    by, or anything else."""
+    found = list(cases)
+    objects = [case for case in found if isinstance(case, Objects)]
+    strings = [case for case in found if not isinstance(case, Objects)]
+    name = _telling_name(objects, cases_of)
+    if name is None or not all(isinstance(case, Texts) or _only_strings(case) for case in strings):
+        return None
+    classes: list[Expr] = [Texts(require=frozenset({Pattern("class", str(index))})) for index in range(16)]
+    told: list[Expr] = [Objects(props=((name, part),), required=(name,)) for part in classes]
+    return [*told, *(classes if strings else [])]
+
+
+def _telling_name(objects: list[Objects], cases_of: Callable[[Expr], tuple[Case, ...]]) -> str | None:
+    """A property that every object must have and whose value is a string in each."""
+    for name in objects[0].required if objects else ():
+        if all(name in case.required and _is_string(cases_of(case.value_of(name))) for case in objects):
+            return name
+    return None
+
+
+def _is_string(cases: tuple[Case, ...]) -> bool:
+    """Strings only, and more than one."""
+    return all(isinstance(case, Texts) or (_only_strings(case) and len(cases) > 1) for case in cases)
 
 
 def _only_integers(case: Case) -> bool:

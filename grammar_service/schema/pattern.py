@@ -10,14 +10,16 @@ from grammar_service.keyed import keyed
 from grammar_service.regex_resolve import search_language
 from grammar_service.regex_tree import ANY, Tree, literal, rep
 from grammar_service.schema.formats import format_language
+from grammar_service.schema.text_classes import coarse_language
 
-Kind = Literal["search", "format", "text", "length"]
+Kind = Literal["search", "format", "text", "length", "class"]
 
 
 @keyed
 @dataclass(frozen=True)
 class Pattern:
-    """``text`` is the regex, the format's name, the text itself, or ``low,high`` of a length (high may be empty)."""
+    """``text`` is the regex, the format's name, the text itself, ``low,high`` of a length
+    (high may be empty), or the number of a coarse class."""
 
     kind: Kind
     text: str
@@ -45,5 +47,7 @@ def _language(kind: Kind, text: str, wide: bool) -> Tree:
         return format_language(text)
     if kind == "text":
         return literal(text)
+    if kind == "class":
+        return coarse_language(int(text))
     low, high = text.split(",")
     return rep(ANY, int(low), int(high) if high else None)
