@@ -223,6 +223,9 @@ class Engine:
         sequence.held_since_s = None
 
     def _held_too_long(self, sequence: Sequence) -> bool:
+        """A slot is given back only where somebody waits who could use it."""
+        if not any(self._can_run(waiting) for waiting in self.scheduler.waiting):
+            return False
         return self._clock.now_s() - (sequence.held_since_s or 0.0) > self._settings.suspend_after_s
 
     def _finish(self, sequence: Sequence) -> None:

@@ -63,10 +63,10 @@ class Scheduler:
                     sequence.phase = Phase.READY
 
     def suspend(self, sequence: Sequence) -> None:
-        """Takes the slot back; the sequence queues first, and its tokens are written again when it returns."""
+        """Takes the slot back for whoever waits first; the sequence is next, and its tokens are written again when it returns."""
         self._free(sequence)
         sequence.phase = Phase.WAITING
-        self.waiting.appendleft(sequence)
+        self.waiting.insert(1, sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Forgets a sequence that ended, wherever it is."""

@@ -68,10 +68,10 @@ def test_a_prompt_of_one_token_needs_no_chunk():
     assert sequence.phase is Phase.READY
 
 
-def test_suspended_ones_come_first_and_are_written_again():
+def test_a_suspended_one_lets_one_pass_and_is_written_again():
     scheduler = Scheduler(1, 8)
-    first, second = waiting(3, 3)
-    placed(scheduler, [first, second])
+    first, second, third = waiting(3, 3, 3)
+    placed(scheduler, [first, second, third])
     list(scheduler.chunks(99))
     first.phase = Phase.DECODING
     first.take(97, None, 1.0)
@@ -79,6 +79,8 @@ def test_suspended_ones_come_first_and_are_written_again():
     scheduler.suspend(first)
     assert (first.slot, first.phase, first.row_ready) == (-1, Phase.WAITING, False)
     scheduler.validate()
+    assert scheduler.place(lambda _: True) == [second]
+    scheduler.remove(second)
     assert scheduler.place(lambda _: True) == [first]
     assert [(ids, start) for _, ids, start in scheduler.chunks(99)] == [([7, 7, 7], 0)]  # the token 97 is fed
 
