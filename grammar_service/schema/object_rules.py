@@ -48,8 +48,8 @@ def _placed(writer: Writer, case: Objects) -> list[tuple[Objects, tuple[Keys, Ex
                     step.append((settled.meet(Objects(props=((name, item),), required=(name,))), last))
             step.append((settled, (keys, item) if last is None else (last[0].meet(keys), conj(last[1], item))))
         found = step
-    if len(case.exists) > 1:
-        writer.narrower(f"#{case.origin}: properties asked for by several rules are written as one")
+    if case.exists:
+        writer.narrower(f"#{case.origin}: a property that only has to be some property is written last, and once for all rules")
     return found
 
 
@@ -88,7 +88,7 @@ def _uncountable(case: Objects, members: list[Member], tail: Symbol | None) -> b
 def _unordered(case: Objects, members: list[Member], tail: Symbol | None, end: Symbol | None) -> Unordered | None:
     """Any order, where the engine's 64 bits can remember the members and the counted free properties."""
     low = case.low if case.low > sum(member.required for member in members) else 0
-    if len(members) < 2 or low > len(members) + (tail is not None or end is not None):
+    if len(members) + (tail is not None) < 2 or not members or low > len(members) + (tail is not None or end is not None):
         return None
     needed = [member.body for member in members if member.required]
     others = [member.body for member in members if not member.required]
