@@ -18,6 +18,9 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
     model: Annotated[
         str, Meta(description="folder of the prepared model, or synthetic:SIZE[:TOKENIZER_FILE]; empty: the demo model")
     ] = ""
+    generation_config: Annotated[
+        Literal["auto", "none"], Meta(description="sampling defaults of the model's generation_config.json, or none")
+    ] = "auto"
     client_bind: Annotated[str, Meta(description="address of the front door")] = "tcp://127.0.0.1:5555"
     grammar_bind: Annotated[str, Meta(description="address where grammar services register")] = "tcp://127.0.0.1:5556"
     insecure: Annotated[bool, Meta(description="allow addresses that other hosts reach, without keys")] = False

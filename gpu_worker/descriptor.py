@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gpu_worker.sampler.logits_processors import ProcessedRow
 from kernels.reference import Overlay, SampleRows
 
 
@@ -28,7 +29,8 @@ class Descriptor:
     ``launch`` is compared with the device's own counter; a mismatch turns every guided row into HOLD. ``action`` int32 [slots]
     (SlotAction); ``bitmask`` int32 [slots, W], row s belongs to slot s where its action is GUIDED; ``rows`` the parameters,
     a row a slot; ``num_logprobs`` alternatives are told beside the sampled token, None: no log-probabilities; ``processed`` bool
-    [slots]: the slots that want those of the filtered distribution; ``epoch`` int64 [slots] is the owner's epoch: a launch never acts for an owner that has gone.
+    [slots]: the slots that want those of the filtered distribution; ``processing``: rows for logits processors, on the host;
+    ``epoch`` int64 [slots] is the owner's epoch: a launch never acts for an owner that has gone.
     """
 
     launch: int
@@ -39,6 +41,7 @@ class Descriptor:
     overlay: Overlay | None = None
     num_logprobs: int | None = None
     processed: NDArray[np.bool_] | None = None
+    processing: list[ProcessedRow] = field(default_factory=list)
 
     @classmethod
     def holding(cls, launch: int, slots: int, words: int) -> Descriptor:

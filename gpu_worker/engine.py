@@ -118,7 +118,7 @@ class Engine:
             if sequence.phase is not Phase.DECODING:
                 continue  # a sibling's failure has ended its request
             if (broken := result.error or result.slot_errors.get(sequence.slot)) is not None:
-                self._fail(sequence, MaskstreamError(f"the forward failed: {broken!r}"))
+                self._fail(sequence, _named(broken))
                 continue
             error = self._outcomes.commit(sequence, result, self._clock.now_s())
             if error is not None:
@@ -271,3 +271,7 @@ class Engine:
 
     def _idle_wait_s(self) -> float:
         return min(IDLE_WAIT_S, max(self.requests.next_deadline_s() - self._clock.now_s(), 0.0))
+
+
+def _named(error: Exception) -> MaskstreamError:
+    return error if isinstance(error, MaskstreamError) else MaskstreamError(f"the forward failed: {error!r}")

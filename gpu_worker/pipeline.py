@@ -192,7 +192,7 @@ class HostPipeline(Pipeline):
         action = self._checked_action(descriptor, number)
         result = sample_launch(logits, descriptor, action, self._runner.vocab_size)
         self._commit(result)
-        result.slot_errors = dict(self._slot_errors)
+        result.slot_errors.update(self._slot_errors)
         result.forward_s, result.wait_s = ready - started, sealed - ready
         return result
 

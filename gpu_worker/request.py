@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from gpu_worker.sampler.admission import make_rules
 from gpu_worker.sampler.finish import FinishRules
+from gpu_worker.sampler.logits_processors import LogitsProcessor, NamedProcessor, chosen
 from gpu_worker.sampler.rules import SamplingRules
 from shared import guide as guides
 from shared import sampling_params
@@ -28,12 +29,15 @@ class PromptEncoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What admission needs to know of the model."""
+    """What admission needs to know of the model. ``defaults``: its own sampling defaults, in our names; ``processors``: the logits
+    processors that are installed beside it."""
 
     name: str
     vocabulary: Vocabulary
     encoder: PromptEncoder
     max_length: int
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    processors: Mapping[str, LogitsProcessor] = field(default_factory=dict)
     max_prompt_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -61,6 +65,7 @@ class Request:
     received_s: float
     deadline_s: float
     rules: SamplingRules
+    processors: list[NamedProcessor] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -77,7 +82,7 @@ def admit(message: Generate, client: bytes, model: Model, *, now_s: float, deadl
     if message.protocol_version != PROTOCOL_VERSION:
         text = f"this worker speaks version {PROTOCOL_VERSION}, not {message.protocol_version}"
         raise ProtocolVersion(text, field="protocol_version")
-    params = sampling_params.from_mapping(message.sampling_params)
+    params = sampling_params.from_mapping(message.sampling_params, model.defaults)
     guide = guides.guide_from_request(message.response_format, message.structured_outputs)
     _check_combination(params, guide)
     rules = _rules(params, model)
@@ -92,7 +97,8 @@ def admit(message: Generate, client: bytes, model: Model, *, now_s: float, deadl
     return Request(
         client=client, request_id=message.request_id, prompt_token_ids=prompt, output_token_ids=list(message.output_token_ids),
         params=params, guide=guide, end_ids=_end_ids(params, model.vocabulary), max_tokens=min(params.max_tokens, room),
-        stream=message.stream and not params.is_ranked, verify=message.verify, received_s=now_s, deadline_s=now_s + wanted_s, rules=rules,
+        stream=message.stream and not params.is_ranked, verify=message.verify, received_s=now_s, deadline_s=now_s + wanted_s,
+        rules=rules, processors=chosen(params.logits_processors, model.processors),
     )  # fmt: skip
 
 

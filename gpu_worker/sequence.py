@@ -13,7 +13,7 @@ from gpu_worker.sampler.top_p_decay import TopPDecay
 from shared.bitmask import Words
 from shared.protocol import Choice, Delta, Plan, TokenLogprob
 from shared.sampling_params import SamplingParams
-from shared.tokenizer import Detokenizer, Vocabulary
+from shared.tokenizer import Detokenizer, Vocabulary, decode
 
 
 class Phase(enum.Enum):
@@ -30,7 +30,8 @@ class Phase(enum.Enum):
 class Sequence:
     """``epoch`` names this owner of its slot (never 0, never reused). ``told`` counts output tokens that the grammar link has as
     committed. ``row_ready``: the row of the current position is in the buffer of ``row_launch``; ``guide_row``: what the guide
-    alone allows there. ``state`` and ``top_p`` move by committed tokens only. Times in seconds."""
+    alone allows there. ``prefix``: the prompt's text, where it is shown before the output's. ``state`` and ``top_p`` move by
+    committed tokens only. Times in seconds."""
 
     request: Request
     child: int
@@ -42,6 +43,7 @@ class Sequence:
     stops: StopStrings
     state: TokenState
     top_p: TopPDecay | None
+    prefix: str = ""
     phase: Phase = Phase.WAITING
     slot: int = -1
     prefilled: int = 0
@@ -141,6 +143,7 @@ class Sequence:
 
     def _delta(self, text: str, token_ids: list[int], logprobs: list[TokenLogprob] | None) -> Delta:
         number, self.deltas = self.deltas, self.deltas + 1
+        text = text if number else self.prefix + text
         return Delta(
             request_id=self.request.request_id, choice=self.child, sequence_number=number, text=text, token_ids=token_ids,
             logprobs=logprobs,
@@ -149,16 +152,17 @@ class Sequence:
     def cut(self) -> str:
         """The text so far with what was held back, where the sequence is cut short; empty without ``detokenize``."""
         self.text += self.stops.push(self.detokenizer.flush()) + self.stops.flush()
-        return self.text if self.request.params.detokenize else ""
+        return self.prefix + self.text if self.request.params.detokenize else ""
 
     def choice(self, valid: bool | None, rank: int | None = None) -> Choice:
-        """The finished text, as the choice of its rank or its own number. A grammar that has come to its end is told apart from a stop that came earlier."""
+        """The finished text, as the choice of its rank or its own number. A grammar that has come to its end is told apart from a
+        stop that came earlier."""
         finish = self.finish
         reason = finish.stop_reason if finish else None
         params = self.request.params
         return Choice(
             choice=self.child if rank is None else rank,
-            text=self.text if params.detokenize else "",
+            text=self.prefix + self.text if params.detokenize else "",
             token_ids=self.tokens,
             finish_reason=finish.reason if finish else "cancelled",
             stop_reason="grammar" if reason == "eos" and self.guided else reason,
@@ -175,7 +179,7 @@ def make_sequence(request: Request, child: int, epoch: int, seed: int, first_off
         request=request, child=child, epoch=epoch, seed=seed, first_offset=first_offset, rules=request.finish_rules(),
         detokenizer=Detokenizer(vocabulary, skip_special_tokens=params.skip_special_tokens),
         stops=StopStrings(params.stop, include_stop=params.include_stop),
-        state=TokenState(request.rules, request.prompt_token_ids), top_p=_decay(params),
+        state=TokenState(request.rules, request.prompt_token_ids), top_p=_decay(params), prefix=_prefix(request, vocabulary),
     )  # fmt: skip
     sequence.continue_from(request.output_token_ids)
     return sequence
@@ -186,3 +190,11 @@ def _decay(params: SamplingParams) -> TopPDecay | None:
     if params.top_p_decay == 1 or params.is_greedy:
         return None
     return TopPDecay(params.resolve().top_p, params.top_p_decay, params.top_p_min, params.top_p_reset_id)
+
+
+def _prefix(request: Request, vocabulary: Vocabulary) -> str:
+    """The prompt's text where the output shows it (spec 128): text alone, never tokens."""
+    params = request.params
+    if params.exclude_input_from_output or not params.detokenize:
+        return ""
+    return decode(vocabulary, request.prompt_token_ids, skip_special_tokens=params.skip_special_tokens)

@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from gpu_worker.descriptor import Descriptor, SlotAction
 from gpu_worker.grammar_link import GrammarLink, Outcome, StepTicket, Walk, WalkStatus
 from gpu_worker.pipeline import MAX_IN_FLIGHT
+from gpu_worker.sampler.logits_processors import Context, ProcessedRow
 from gpu_worker.sampler.slot_overlay import SlotOverlay
 from gpu_worker.sampler.slot_params import SlotSamplingParams
+from gpu_worker.sampler.tiers import Tier, tier_of
 from gpu_worker.sequence import Sequence
 from shared import metrics
 from shared.bitmask import RowKind, Words, num_words
@@ -100,7 +102,7 @@ class StepRows:
         return Descriptor(
             launch=launch, action=action, bitmask=torch.from_numpy(self._ring[launch % RING]), epoch=epoch,
             rows=self._params.rows(position), overlay=self._overlay.overlay(sequences), num_logprobs=max(wanted, default=None),
-            processed=self._processed(sequences),
+            processed=self._processed(sequences), processing=[_processing(s) for s in sequences if tier_of(s.params) is Tier.FULL],
         )  # fmt: skip
 
     def _processed(self, sequences: SequenceOf[Sequence]) -> NDArray[np.bool_]:
@@ -115,3 +117,7 @@ def _action(sequence: Sequence) -> SlotAction:
     if not sequence.guided:
         return SlotAction.UNGUIDED if sequence.state.mask is None else SlotAction.GUIDED
     return SlotAction.GUIDED if sequence.row_ready else SlotAction.HOLD
+
+
+def _processing(sequence: Sequence) -> ProcessedRow:
+    return ProcessedRow(sequence.slot, sequence.request.processors, Context(sequence.prompt, sequence.tokens))

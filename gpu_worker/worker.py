@@ -18,6 +18,8 @@ from gpu_worker.outcomes import Outcomes
 from gpu_worker.pipeline import HostPipeline, Pipeline
 from gpu_worker.request import Model
 from gpu_worker.requests import Requests
+from gpu_worker.sampler.defaults import model_defaults
+from gpu_worker.sampler.logits_processors import load_processors
 from gpu_worker.scheduler import Scheduler
 from shared import log
 from shared.clock import MonotonicClock
@@ -42,7 +44,8 @@ class Worker:
         synthetic = SyntheticOptions(seed=settings.seed, forward_ms=settings.forward_ms, mean_length=settings.mean_length)
         self._log = log.get("worker")
         loaded = load_model(model, shape, device=settings.device, threads=settings.threads, synthetic=synthetic, say=self._log.info)
-        self._model = Model(Path(model).name, loaded.vocabulary, loaded.chat, settings.max_length)
+        defaults = model_defaults(Path(model)) if settings.generation_config == "auto" else {}
+        self._model = Model(Path(model).name, loaded.vocabulary, loaded.chat, settings.max_length, defaults, load_processors())
         self._link = GrammarLink(settings.grammar_bind, _link_settings(settings), insecure=settings.insecure, worker=settings.name)
         self._link.start(loaded.vocabulary)
         self._pipeline = _pipeline(loaded.runner, settings.last_resort_s)

@@ -130,14 +130,14 @@ ALIASES: dict[str, str] = {
 # Fields whose work is not there yet: any value but the neutral one is refused by name, never ignored.
 NOT_YET: tuple[str, ...] = (
     "prompt_logprobs", "return_context_logits", "return_generation_logits", "use_beam_search", "beam_width_array",
-    "beam_search_diversity_rate", "length_penalty", "early_stopping", "exclude_input_from_output", "thinking_token_budget",
-    "logits_processors",
+    "beam_search_diversity_rate", "length_penalty", "early_stopping", "thinking_token_budget",
 )  # fmt: skip
 _DEFAULTS = SamplingParams()
 
 
-def from_mapping(values: Mapping[str, Any]) -> SamplingParams:
-    """Parameters from a request's map. Raises BadRequest naming the field; unknown names, bad types, ranges, non-finite floats."""
+def from_mapping(values: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> SamplingParams:
+    """Parameters from a request's map. ``defaults``, in our names, stand in for what is not given (spec 74: the request's value,
+    then the model's, then ours). Raises BadRequest naming the field; unknown names, bad types, ranges, non-finite floats."""
     renamed: dict[str, Any] = {}
     for name, value in _openai_logprobs(values).items():
         target = ALIASES.get(name, name)
@@ -146,7 +146,7 @@ def from_mapping(values: Mapping[str, Any]) -> SamplingParams:
         if value is not None:
             renamed[target] = _normalise(target, value)
     try:
-        params = msgspec.convert(renamed, SamplingParams)
+        params = msgspec.convert({**(defaults or {}), **renamed}, SamplingParams)
     except msgspec.ValidationError as error:
         raise refusal(error, field="sampling_params") from error
     check(params)

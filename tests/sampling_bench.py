@@ -88,11 +88,15 @@ class TableLink:
 class Bench:
     """Sequences by slot. ``step`` is a step of the loop; what it could not commit is in ``errors`` by slot."""
 
-    def __init__(self, logits: np.ndarray | None = None, *, slots: int = 4, runner=None, vocabulary=None, encoder=None) -> None:
+    def __init__(
+        self, logits: np.ndarray | None = None, *, slots: int = 4, runner=None, vocabulary=None, encoder=None, processors=None
+    ):
         self.logits = table() if logits is None else logits
         self.vocabulary = vocabulary or letters()
         self.runner = runner or TableRunner(self.logits, slots)
-        self.model = Model("table", self.vocabulary, encoder or LetterEncoder(), self.runner.max_length)
+        self.model = Model(
+            "table", self.vocabulary, encoder or LetterEncoder(), self.runner.max_length, processors=processors or {}
+        )
         self.pipeline = HostPipeline(self.runner)
         self.link = TableLink(self.vocabulary.size)
         self.params = SlotSamplingParams(self.runner.max_slots)

@@ -1,6 +1,6 @@
 """One sampling launch over all slots, through the reference kernels.
 
-Rows are independent of each other, so a batch that wants both kinds of log-probability is sampled in two calls with the same tokens.
+Rows are independent of each other, so a batch that wants both kinds of log-probability is sampled in two calls.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from gpu_worker.descriptor import Descriptor, LaunchResult, SlotAction
+from gpu_worker.sampler.logits_processors import process
+from gpu_worker.sampler.logprobs import score
 from kernels import reference
 from kernels.reference import SampleResult, SampleStatus
 
@@ -23,22 +25,46 @@ def sample_launch(logits: torch.Tensor | None, descriptor: Descriptor, action: N
 
     ``logits`` [slots, T, V] (or None where nothing ran) are read at T = 0. Raises what the kernel raises.
     """
-    slots = len(action)
-    result = LaunchResult.nothing(descriptor.launch, slots)
+    result = LaunchResult.nothing(descriptor.launch, len(action))
     result.epoch, result.action = descriptor.epoch.copy(), action
+    changed = [row for row in descriptor.processing if action[row.slot] <= SlotAction.GUIDED]
+    if logits is not None and changed:
+        processed, failed = process(logits[:, 0], changed)
+        result.slot_errors.update(failed)
+        action[list(failed)] = SlotAction.HOLD
+        _sample_rows(result, processed, descriptor, vocab_size)
+        _score_raw(result, logits[:, 0], descriptor, [row.slot for row in changed if row.slot not in failed], vocab_size)
+    elif logits is not None:
+        _sample_rows(result, logits[:, 0], descriptor, vocab_size)
+    return result
+
+
+def _sample_rows(result: LaunchResult, logits: torch.Tensor, descriptor: Descriptor, vocab_size: int) -> None:
+    action, wants = result.action, descriptor.processed
     result.status[action > SlotAction.GUIDED] = SampleStatus.HELD
-    live = np.flatnonzero(action <= SlotAction.GUIDED)
-    if logits is None or not live.size or descriptor.rows is None:
-        return result
-    processed = np.zeros(slots, np.bool_) if descriptor.processed is None else descriptor.processed
+    live = np.flatnonzero(action <= SlotAction.GUIDED) if descriptor.rows is not None else np.empty(0, np.int64)
+    processed = np.zeros(len(action), np.bool_) if wants is None else wants
     wanted: list[tuple[LogprobMode, NDArray[np.int64]]] = [("raw", live[~processed[live]]), ("processed", live[processed[live]])]
     for mode, chosen in wanted:
         if chosen.size:
-            status = np.full(slots, SlotAction.HOLD, np.int32)
+            status = np.full(len(action), SlotAction.HOLD, np.int32)
             status[chosen] = action[chosen]
-            sampled = _sample(logits[:, 0], descriptor, status, mode if descriptor.num_logprobs is not None else None, vocab_size)
+            sampled = _sample(logits, descriptor, status, mode if descriptor.num_logprobs is not None else None, vocab_size)
             _fill(result, sampled, chosen)
-    return result
+
+
+def _score_raw(result: LaunchResult, logits: torch.Tensor, descriptor: Descriptor, slots: list[int], vocab_size: int) -> None:
+    """Raw log-probabilities of rows that a processor changed are those of the model's own logits (spec 111)."""
+    chosen = np.array([s for s in slots if result.token[s] >= 0 and not _wants_processed(descriptor, s)], np.int64)
+    if descriptor.num_logprobs is None or not chosen.size:
+        return
+    scored = score(logits[chosen], result.token[chosen].tolist(), descriptor.num_logprobs, vocab_size)
+    for name in ("logprob", "rank", "top_ids", "top_logprobs"):
+        getattr(result, name)[chosen] = getattr(scored, name).numpy()
+
+
+def _wants_processed(descriptor: Descriptor, slot: int) -> bool:
+    return descriptor.processed is not None and bool(descriptor.processed[slot])
 
 
 def _sample(

@@ -1,0 +1,20 @@
+"""Which tier samples a request (R11): FAST is the one launch for all rows, FULL leaves it, alone. Pure."""
+
+from __future__ import annotations
+
+import enum
+
+from shared.sampling_params import SamplingParams
+
+
+class Tier(enum.Enum):
+    """FAST takes all that works on a row by itself: guides, penalties, bias, bans, min_tokens, decay, log-probabilities, stop
+    words, greedy rows. FULL is for beams, whose rows depend on each other, and for logits processors, which run on the host."""
+
+    FAST = "fast"
+    FULL = "full"
+
+
+def tier_of(params: SamplingParams) -> Tier:
+    """Decided by the request's own parameters: no request moves another (R11)."""
+    return Tier.FULL if params.use_beam_search or params.logits_processors else Tier.FAST
