@@ -15,6 +15,9 @@ from shared import metrics
 from shared.errors import MaskstreamError, StepTimeout
 
 
+MEASURED = 500  # a turn shorter than this part of the soft budget counts as CPU time unmeasured
+
+
 class Job(NamedTuple):
     """A walk and the session it belongs to."""
 
@@ -36,6 +39,7 @@ class Stepper:
         self._engines = engines
         self._rows = rows
         self._budget = budget
+        self._spender = _Spender()
         self._words = (rows.vocab_size + 31) // 32
         self._buffer: Rows = np.zeros((64, self._words), dtype=np.int32)
 
@@ -50,8 +54,9 @@ class Stepper:
 
     def _run(self, jobs: list[Job]) -> list[tuple[Session, Answer]]:
         started_s, walks = time.perf_counter(), [_Walk(job, self._budget) for job in jobs]
+        self._spender.begin()
         for walk in walks:
-            walk.resume(None)
+            walk.resume(None, self._spender)
         filled_s = 0.0
         waiting = walks
         while waiting := [walk for walk in waiting if walk.answer is None]:
@@ -62,9 +67,10 @@ class Stepper:
 
     def _fill_round(self, waiting: list[_Walk]) -> float:
         by_engine: dict[str, list[_Walk]] = {}
+        self._spender.begin()
         for walk in waiting:
             if walk.matcher.is_unguided() or walk.matcher.is_terminated():
-                walk.resume(self._unguided(walk.matcher))
+                walk.resume(self._unguided(walk.matcher), self._spender)
             else:
                 by_engine.setdefault(walk.matcher.native.engine, []).append(walk)
         return sum(self._fill(self._engines[name], walks) for name, walks in by_engine.items())
@@ -76,20 +82,47 @@ class Stepper:
     def _fill(self, engine: Engine, walks: list[_Walk]) -> float:
         if len(walks) > len(self._buffer):
             self._buffer = np.zeros((len(walks) * 2, self._words), dtype=np.int32)
-        started_s, cpu_s = time.perf_counter(), time.process_time()  # of the process: an engine fills in threads of its own
+        alone = len(walks) == 1
+        started_s = time.perf_counter()
+        cpu_s = time.process_time() if alone else 0.0  # of the process: an engine fills in threads of its own
         broken = engine.fill([walk.matcher.native for walk in walks], self._buffer[: len(walks)])
         spent_s = time.perf_counter() - started_s
+        if alone:
+            walks[0].spend(spent_s, time.process_time() - cpu_s)
+        self._spender.begin()
         slow = spent_s > self._budget.soft_s  # in a batch nobody knows whose fault it was: each shows itself alone next time
         for index, (walk, error) in enumerate(zip(walks, broken, strict=True)):
             walk.job.session.apart = slow
-            if len(walks) == 1:
-                walk.spend(spent_s, time.process_time() - cpu_s)
             if error is not None:
                 walk.fail(error)
                 continue
             walk.matcher.finish(self._buffer[index])
-            walk.resume(self._rows.intern(self._buffer[index]))
+            walk.resume(self._rows.intern(self._buffer[index]), self._spender)
         return spent_s
+
+
+class _Spender:
+    """Wall and CPU time of the walks of a round, one after the other: the CPU clock, a call into the kernel, is read once a round
+    and where a walk took long. What the walks before it took of the CPU is not known then and is put at their wall time."""
+
+    __slots__ = ("_cpu_s", "_cpu_wall_s", "wall_s")
+
+    def begin(self) -> None:
+        """A round begins, on the thread whose time counts."""
+        self._cpu_s = time.thread_time()
+        self.wall_s = self._cpu_wall_s = time.perf_counter()
+
+    def turn(self) -> float:
+        """Seconds since the last turn: those of the walk that just ran."""
+        before_s, self.wall_s = self.wall_s, time.perf_counter()
+        return self.wall_s - before_s
+
+    def cpu_s(self, spent_s: float) -> float:
+        """At least this much of the CPU went to the walk that just took ``spent_s``."""
+        others_s = self.wall_s - spent_s - self._cpu_wall_s
+        before_s, self._cpu_s = self._cpu_s, time.thread_time()
+        self._cpu_wall_s = self.wall_s
+        return max(self._cpu_s - before_s - others_s, 0.0)
 
 
 class _Walk:
@@ -105,14 +138,14 @@ class _Walk:
         self._budget = budget
         self.cpu_s = 0.0
 
-    def resume(self, row: Row | None) -> None:
+    def resume(self, row: Row | None, spender: _Spender) -> None:
         """Goes on to the next row that is needed, or to the end."""
-        started_s, cpu_s = time.perf_counter(), time.thread_time()
         try:
             self.matcher = self.job.walking.send(row) if row is not None else next(self.job.walking)
         except StopIteration as stop:
             self.answer = stop.value
-        self.spend(time.perf_counter() - started_s, time.thread_time() - cpu_s)
+        spent_s = spender.turn()
+        self.spend(spent_s, spender.cpu_s(spent_s) if spent_s > self._budget.soft_s / MEASURED else spent_s)
         if self.spent_s > self._budget.soft_s:
             self._over_soft()
 
