@@ -26,7 +26,9 @@ def _serve(settings: WorkerSettings) -> int:
     from gpu_worker import environment  # noqa: F401  before torch
     from gpu_worker.worker import Worker
     from shared import log
+    from shared.processes import share_interpreter
 
+    share_interpreter()
     log.configure(settings.name, settings.log_level)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -37,6 +37,7 @@ def serve(settings: GrammarSettings) -> int:
 
     from grammar_service.service import Service
     from shared import log, metrics
+    from shared.processes import share_interpreter
 
     if settings.parent:
         _end_with(settings.parent)
@@ -44,6 +45,7 @@ def serve(settings: GrammarSettings) -> int:
         settings = msgspec.structs.replace(settings, name=f"{socket.gethostname()}-{os.getpid()}")
     log.configure("grammar-service", settings.log_level)
     threading.stack_size(STACK_BYTES)
+    share_interpreter()
     service = Service(settings)
     endpoint = metrics.Endpoint(settings.metrics_host, settings.metrics_port, service.health)
     for number in (signal.SIGTERM, signal.SIGINT):
