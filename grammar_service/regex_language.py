@@ -27,7 +27,8 @@ from grammar_service.regex_tree import (
     rep,
 )  # fmt: skip
 
-MAX_STATES = 2000
+MAX_STATES = 500
+MAX_DERIVATIVES = 8_000  # of one search
 
 
 @lru_cache(maxsize=200_000)
@@ -98,15 +99,19 @@ def representatives(tree: Tree) -> list[int]:
 
 @lru_cache(maxsize=8192)
 def is_empty(tree: Tree, max_states: int = MAX_STATES) -> bool | None:
-    """True or False where the search ends, None where it passes ``max_states``."""
+    """True or False where the search ends, None where it passes ``max_states`` or the number of derivatives."""
     if is_plain(tree):
         return tree == NEVER
-    seen, stack = {tree}, [tree]
+    seen, stack, budget = {tree}, [tree], MAX_DERIVATIVES
     while stack:
         state = stack.pop()
         if nullable(state):
             return False
-        for code in representatives(state):
+        codes = representatives(state)
+        budget -= len(codes)
+        if budget < 0:
+            return None
+        for code in codes:
             successor = derivative(state, code)
             if successor != NEVER and successor not in seen:
                 if is_plain(successor):

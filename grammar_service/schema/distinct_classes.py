@@ -53,10 +53,15 @@ def class_sets(cases: Iterable[Case], cases_of: Callable[[Expr], tuple[Case, ...
 
 def _telling_name(objects: list[Objects], cases_of: Callable[[Expr], tuple[Case, ...]]) -> str | None:
     """A property that every object must have and whose value is a string in each."""
-    for name in objects[0].required if objects else ():
+    for name in sorted(objects[0].required, key=_likely) if objects else ():
         if all(name in case.required and _is_string(cases_of(case.value_of(name))) for case in objects):
             return name
     return None
+
+
+def _likely(name: str) -> int:
+    """Names that are given to tell things apart come first."""
+    return min((at for at, part in enumerate(("id", "name", "key")) if name.lower().endswith(part)), default=3)
 
 
 def _is_string(cases: tuple[Case, ...]) -> bool:

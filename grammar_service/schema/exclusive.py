@@ -42,6 +42,7 @@ def _apart(solver: Solver, option: Expr, others: list[Expr]) -> Sequence[Case]:
     found: list[Case] = list(solver.cases(option))
     many = len(others) > MAX_WHOLE
     if many:
+        solver.cut = True
         solver.warn("oneOf: where a property tells the branches apart, it is always written")
     for other in others:
         outside = _told_apart(solver, option, other) if many else Without(other)
@@ -49,6 +50,7 @@ def _apart(solver: Solver, option: Expr, others: list[Expr]) -> Sequence[Case]:
         if len(found) > MAX_APART:
             solver.warn(f"oneOf: of the ways in which branches differ the {MAX_APART} simplest are written")
             found = sorted(found, key=weight)[:MAX_APART]
+            solver.cut = True
     return found
 
 
@@ -78,6 +80,7 @@ def frugal(solver: Solver, item: Expr) -> list[Case]:
     flat = [case for case in whole if not any(_is_nested(solver, part) for part in children(case))]
     if not flat or len(flat) == len(whole):
         return list(whole)
+    solver.cut = True
     solver.warn("oneOf: of instances that differ only deep inside of a branch, some are not written")
     return flat
 

@@ -34,6 +34,8 @@ def compile_schema(
         grammar = GrammarWriter(solver, any_order=any_order and not ebnf).write(Node("")).pruned()
     except RecursionError as error:
         raise GrammarTooLarge("the schema refers to itself too deeply in place", keyword="$ref") from error
+    if grammar is None and solver.cut:
+        raise GrammarTooLarge("the schema's alternatives combine in too many ways: write fewer, or make them disjoint")
     if grammar is None:
         raise Unsatisfiable("no finite JSON value fits the schema", pointer="", keyword="")
     text = (EbnfText if ebnf else LarkText)(grammar, max_whitespace).text()

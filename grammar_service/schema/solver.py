@@ -40,8 +40,8 @@ from shared.errors import GrammarTooLarge, UnsupportedSchema
 MAX_CASES = 400  # of one set in a proof
 MAX_WRITTEN = 128  # of one set in the grammar
 MAX_PROOF_WORK = 5_000  # of one proof, in intersections of two cases, some 20 us each
-MAX_PROOFS_WORK = 100_000  # of all proofs: afterwards nothing more is proved
-MAX_WORK = 200_000  # of all writing
+MAX_PROOFS_WORK = 40_000  # of all proofs: afterwards nothing more is proved
+MAX_WORK = 80_000  # of all writing
 MAX_PROOF_DEPTH = 6
 
 
@@ -62,6 +62,7 @@ class Solver:
         self._proving: set[Expr] = set()
         self.loops = 0
         self.exact = False
+        self.cut = False  # whether anything was left out of the grammar to keep it small
         self._work = 0
         self._proof_work = 0
         self._unproved: set[Expr] = set()
@@ -143,6 +144,7 @@ class Solver:
             )  # fmt: skip
         if len(met) <= MAX_WRITTEN:
             return list(met)
+        self.cut = True
         self.warn(f"#{_pointer_of(whole)}: of {len(met)} combinations of alternatives the {MAX_WRITTEN} simplest are written")
         return sorted(met, key=weight)[:MAX_WRITTEN]
 
