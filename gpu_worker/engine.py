@@ -204,7 +204,10 @@ class Engine:
         self.scheduler.place(self._can_run)
         busy = bool(self.scheduler.decoding)
         for sequence, token_ids, start in self.scheduler.chunks(1 if busy else 1 << 20):
-            self._pipeline.prefill(sequence.slot, token_ids, start)
+            if sequence.scores is not None and sequence.scores.missing:
+                self._pipeline.prefill_scored(sequence.slot, token_ids, start, sequence.scores)
+            else:
+                self._pipeline.prefill(sequence.slot, token_ids, start)
         for sequence in self.scheduler.placed:
             if sequence.phase is Phase.READY:
                 self._admit(sequence)

@@ -10,6 +10,7 @@ from gpu_worker.descriptor import LaunchResult, SlotAction
 from gpu_worker.grammar_link import Outcome, WalkStatus
 from gpu_worker.requests import RequestInProgress
 from gpu_worker.sampler.clash import clash
+from gpu_worker.sampler.logprobs import entry
 from gpu_worker.sequence import Sequence
 from kernels.reference import SampleStatus
 from shared import metrics
@@ -19,8 +20,6 @@ from shared.errors import AccountingError, DeadEnd, DeadlineExceeded, Maskstream
 from shared.protocol import TokenLogprob, WorkerReply
 
 Replies = list[tuple[bytes, WorkerReply]]
-MIN_LOGPROB = -9999.0
-"""Replies carry finite numbers: minus infinity is floored here."""
 
 
 class Outcomes:
@@ -141,5 +140,5 @@ def _logprob(sequence: Sequence, result: LaunchResult, slot: int, token_id: int)
     top: list[tuple[int, float]] = []
     if wanted and result.top_ids is not None and result.top_logprobs is not None:
         pairs = zip(result.top_ids[slot, :wanted].tolist(), result.top_logprobs[slot, :wanted].tolist(), strict=True)
-        top = [(i, max(value, MIN_LOGPROB)) for i, value in pairs if i >= 0]
-    return TokenLogprob(token_id, max(float(result.logprob[slot]), MIN_LOGPROB), int(result.rank[slot]), top)
+        top = list(pairs)
+    return entry(token_id, float(result.logprob[slot]), int(result.rank[slot]), top)

@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 
 from gpu_worker.descriptor import Descriptor, LaunchResult, SlotAction
 from gpu_worker.models.base import ModelRunner
+from gpu_worker.sampler.logprobs import PromptScores
 from gpu_worker.sampler.sampler import sample_launch
 from shared.bitmask import num_words
+from shared.errors import MaskstreamError
 from shared.sampling_params import SamplingParams
 
 MAX_IN_FLIGHT = 2
@@ -44,6 +46,10 @@ class Pipeline(ABC):
     @abstractmethod
     def prefill(self, slot: int, token_ids: Sequence[int], start_position: int) -> None:
         """Writes prompt tokens of a slot."""
+
+    def prefill_scored(self, slot: int, token_ids: Sequence[int], start_position: int, scores: PromptScores) -> None:
+        """``prefill`` that also tells ``scores`` the logits of every token."""
+        raise MaskstreamError("prompt log-probabilities are not on this device's pipeline", field="prompt_logprobs")
 
     @abstractmethod
     def admit(self, slot: int, epoch: int, golden_token: int, position: int) -> None:
@@ -122,6 +128,9 @@ class HostPipeline(Pipeline):
     def prefill(self, slot: int, token_ids: Sequence[int], start_position: int) -> None:
         self._work.put((self._do_prefill, slot, list(token_ids), start_position))
 
+    def prefill_scored(self, slot: int, token_ids: Sequence[int], start_position: int, scores: PromptScores) -> None:
+        self._work.put((self._do_prefill, slot, list(token_ids), start_position, scores))
+
     def admit(self, slot: int, epoch: int, golden_token: int, position: int) -> None:
         self._work.put((self._do_admit, slot, epoch, golden_token, position))
 
@@ -159,9 +168,12 @@ class HostPipeline(Pipeline):
             call, *arguments = work
             call(*arguments)  # type: ignore[operator]
 
-    def _do_prefill(self, slot: int, token_ids: list[int], start_position: int) -> None:
+    def _do_prefill(self, slot: int, token_ids: list[int], start_position: int, scores: PromptScores | None = None) -> None:
         try:
-            self._runner.prefill(slot, token_ids, start_position)
+            if scores is None:
+                self._runner.prefill(slot, token_ids, start_position)
+            else:
+                scores.add(start_position, self._runner.prefill_logits(slot, token_ids, start_position))
         except Exception as error:  # the slot's owner fails by name when it is its turn, nobody else
             self._slot_errors[slot] = error
 

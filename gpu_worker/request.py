@@ -14,9 +14,12 @@ from shared import guide as guides
 from shared import sampling_params
 from shared.errors import BadRequest, ProtocolVersion, TooLarge
 from shared.guide import Guide
-from shared.protocol import PROTOCOL_VERSION, Generate
+from shared.protocol import MAX_FRAME_BYTES, PROTOCOL_VERSION, Generate
 from shared.sampling_params import SamplingParams
 from shared.tokenizer import Vocabulary, special_id_set
+
+ENTRY_BYTES, TOP_BYTES = 20, 16
+"""A token's log-probability in a reply, and one alternative, at most."""
 
 
 class PromptEncoder(Protocol):
@@ -91,6 +94,7 @@ def admit(message: Generate, client: bytes, model: Model, *, now_s: float, deadl
     if room < 1 or len(message.output_token_ids) >= room:
         raise TooLarge(f"{len(prompt)} prompt tokens leave no room in {model.max_length}", field="prompt")
     _check_ids(message.output_token_ids, model.vocabulary, "output_token_ids")
+    _check_reply(params, len(prompt))
     if len(message.output_token_ids) >= params.max_tokens:
         raise BadRequest("as many tokens as max_tokens are already there", field="output_token_ids")
     wanted_s = min(message.deadline_s or deadline_s, max_deadline_s)
@@ -100,6 +104,13 @@ def admit(message: Generate, client: bytes, model: Model, *, now_s: float, deadl
         stream=message.stream and not params.is_ranked, verify=message.verify, received_s=now_s, deadline_s=now_s + wanted_s,
         rules=rules, processors=chosen(params.logits_processors, model.processors),
     )  # fmt: skip
+
+
+def _check_reply(params: SamplingParams, prompt_tokens: int) -> None:
+    """A reply is one frame: the prompt's log-probabilities may take half of it."""
+    num_bytes = prompt_tokens * (ENTRY_BYTES + TOP_BYTES * (params.prompt_logprobs or 0))
+    if params.prompt_logprobs is not None and num_bytes > MAX_FRAME_BYTES // 2:
+        raise TooLarge(f"those of {prompt_tokens} tokens do not fit in a reply", field="prompt_logprobs")
 
 
 def _rules(params: SamplingParams, model: Model) -> SamplingRules:

@@ -48,6 +48,7 @@ class RequestInProgress:
             engine=f"{plan.engine} {plan.engine_version}" if plan else "",
             warnings=[*(plan.warnings if plan else []), *self.request.warnings],
             services=services,
+            prompt_logprobs=self.sequences[0].scores.entries if self.sequences[0].scores else None,
         )
 
     def failed(self, error: MaskstreamError) -> Failed:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from gpu_worker.request import Request
 from gpu_worker.sampler.finish import Finish, FinishRules, StopStrings
+from gpu_worker.sampler.logprobs import PromptScores
 from gpu_worker.sampler.token_state import TokenState
 from gpu_worker.sampler.top_p_decay import TopPDecay
 from shared.bitmask import Words
@@ -30,7 +31,8 @@ class Phase(enum.Enum):
 class Sequence:
     """``epoch`` names this owner of its slot (never 0, never reused). ``told`` counts output tokens that the grammar link has as
     committed. ``row_ready``: the row of the current position is in the buffer of ``row_launch``; ``guide_row``: what the guide
-    alone allows there. ``prefix``: the prompt's text, where it is shown before the output's. ``state`` and ``top_p`` move by
+    alone allows there. ``prefix``: the prompt's text, where it is shown before the output's; ``scores``: its log-probabilities, where
+    they were asked for. ``state`` and ``top_p`` move by
     committed tokens only. Times in seconds."""
 
     request: Request
@@ -44,6 +46,7 @@ class Sequence:
     state: TokenState
     top_p: TopPDecay | None
     prefix: str = ""
+    scores: PromptScores | None = None
     phase: Phase = Phase.WAITING
     slot: int = -1
     prefilled: int = 0
@@ -180,6 +183,7 @@ def make_sequence(request: Request, child: int, epoch: int, seed: int, first_off
         detokenizer=Detokenizer(vocabulary, skip_special_tokens=params.skip_special_tokens),
         stops=StopStrings(params.stop, include_stop=params.include_stop),
         state=TokenState(request.rules, request.prompt_token_ids), top_p=_decay(params), prefix=_prefix(request, vocabulary),
+        scores=_scores(request, child, vocabulary),
     )  # fmt: skip
     sequence.continue_from(request.output_token_ids)
     return sequence
@@ -198,3 +202,9 @@ def _prefix(request: Request, vocabulary: Vocabulary) -> str:
     if params.exclude_input_from_output or not params.detokenize:
         return ""
     return decode(vocabulary, request.prompt_token_ids, skip_special_tokens=params.skip_special_tokens)
+
+
+def _scores(request: Request, child: int, vocabulary: Vocabulary) -> PromptScores | None:
+    """One of the n texts asks for the prompt they share."""
+    wanted = request.params.prompt_logprobs
+    return None if wanted is None or child else PromptScores(request.prompt_token_ids, wanted, vocabulary.size)

@@ -23,7 +23,7 @@ import msgspec
 from shared import protocol
 from shared.connection import Connection
 from shared.errors import BadRequest, TooLarge, WorkerLost
-from shared.protocol import Accepted, Cancel, ChatMessage, Choice, Delta, Done, Failed, Generate, Health, HealthReply, Usage
+from shared.protocol import Accepted, Cancel, ChatMessage, Choice, Delta, Done, Failed, Generate, Health, HealthReply, TokenLogprob, Usage
 
 DEFAULT_ADDRESS = "tcp://127.0.0.1:5555"
 ResultT = TypeVar("ResultT")
@@ -39,6 +39,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     engine: str
     warnings: list[str]
     services: list[str]
+    prompt_logprobs: list[TokenLogprob] | None = None
 
     @property
     def text(self) -> str:

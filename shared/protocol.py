@@ -162,7 +162,8 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Done(Message, tag="done", frozen=True, kw_only=True):
-    """The one good ending. ``engine`` names the engine of the guide; ``warnings`` say where the language was narrowed."""
+    """The one good ending. ``engine`` names the engine of the guide; ``warnings`` say where the language was narrowed;
+    ``prompt_logprobs`` are those of the prompt's tokens, from the second on."""
 
     request_id: RequestId
     choices: Annotated[list[Choice], Meta(min_length=1, max_length=64)]
@@ -171,6 +172,7 @@ class Done(Message, tag="done", frozen=True, kw_only=True):
     engine: Annotated[str, Meta(max_length=257)] = ""
     warnings: Reasons = []
     services: Names = []
+    prompt_logprobs: Annotated[list[TokenLogprob], Meta(max_length=1 << 18)] | None = None
 
 
 class Failed(Message, tag="failed", frozen=True, kw_only=True):
@@ -384,12 +386,14 @@ class StepAnswerEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unkno
 
 
 class PoolWrite(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Put the words of frame ``frame`` at ``index`` of the pool, generation ``generation``; applied in order, even where the answer
-    that carried it is refused."""
+    """Put a row at ``index`` of the pool, generation ``generation`` (greater than what was there): the words of frame ``frame``, or
+    just ``ids`` (int32 little-endian) where there are any. Writes come before the rows of the answer that carries them, and are
+    applied in order even where it is refused."""
 
     index: Handle
     generation: Count
-    frame: Annotated[int, Meta(ge=0, le=1 << 20)]
+    frame: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
+    ids: Annotated[bytes, Meta(max_length=4 << 10)] = b""
 
 
 class StepAnswer(Message, tag="step_answer", frozen=True, kw_only=True):

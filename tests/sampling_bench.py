@@ -8,6 +8,7 @@ import torch
 
 from gpu_worker.descriptor import SlotAction
 from gpu_worker.grammar_link import StepTicket
+from gpu_worker.grammar_link.rows import Content
 from gpu_worker.models.base import ModelRunner, RunnerShape
 from gpu_worker.outcomes import Outcomes
 from gpu_worker.pipeline import HostPipeline
@@ -81,7 +82,7 @@ class TableLink:
             row = WireRow(RowKind.SPARSE, ids=np.array(allowed, "<i4").tobytes())
             advanced = len(walk.path)
             entry = StepAnswerEntry(walk.session, 0, launch, b"", StepStatus.OK, advanced, 1, [row])
-            ticket.deliver(entry, [], frozenset(), "table")
+            ticket.deliver(entry, Content([], {}), frozenset(), "table")
         return ticket
 
 
@@ -136,7 +137,10 @@ class Bench:
         sequence.slot, sequence.row_ready = slot, False
         context, chunk = sequence.context[:-1], self.runner.prefill_chunk
         for start in range(0, len(context), chunk):
-            self.pipeline.prefill(slot, context[start : start + chunk], start)
+            if sequence.scores is not None and sequence.scores.missing:
+                self.pipeline.prefill_scored(slot, context[start : start + chunk], start, sequence.scores)
+            else:
+                self.pipeline.prefill(slot, context[start : start + chunk], start)
         self.params.set(slot, sequence.epoch, sequence.params.resolve(), sequence.seed, sequence.first_offset)
         self.pipeline.admit(slot, sequence.epoch, sequence.golden_token, sequence.to_prefill)
         self.by_slot[slot] = sequence

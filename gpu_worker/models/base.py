@@ -67,6 +67,12 @@ class ModelRunner(ABC):
     def prefill(self, slot: int, token_ids: Sequence[int], start_position: int, *, last: bool = False) -> torch.Tensor | None:
         """Writes at most ``prefill_chunk`` tokens from ``start_position``; with ``last`` returns logits [V] of the last one."""
 
+    def prefill_logits(self, slot: int, token_ids: Sequence[int], start_position: int) -> torch.Tensor:
+        """Writes what ``prefill`` writes and returns the logits float32 [n, V] of every token of it."""
+        self.check_prefill(slot, token_ids, start_position)
+        rows = [self.prefill(slot, [token], start_position + at, last=True) for at, token in enumerate(token_ids)]
+        return torch.stack([row for row in rows if row is not None])
+
     @abstractmethod
     def decode(self, tokens: torch.Tensor, positions: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """Logits float32 [max_slots, T, V] of one forward over all slots; valid until the next call of this runner.

@@ -41,16 +41,25 @@ class TransformersRunner(ModelRunner):
 
     @torch.inference_mode()
     def prefill(self, slot: int, token_ids: Sequence[int], start_position: int, *, last: bool = False) -> torch.Tensor | None:
-        self.check_prefill(slot, token_ids, start_position)
-        padding = [0] * (self.prefill_chunk - len(token_ids))
-        staged = self._staging.put([*token_ids, *padding, start_position, len(token_ids)])
-        tokens, first, lengths = staged[None, :-2], staged[-2:-1], staged[-1:]
-        call = self._call(slice(slot, slot + 1), tokens, first, lengths)
+        call, lengths = self._prefill_call(slot, token_ids, start_position)
         if not last:
             self._body(**call)
             return None
         logits: torch.Tensor = self._model(**call, logits_to_keep=lengths - 1).logits
         return logits[0, 0].float()
+
+    @torch.inference_mode()
+    def prefill_logits(self, slot: int, token_ids: Sequence[int], start_position: int) -> torch.Tensor:
+        call, _ = self._prefill_call(slot, token_ids, start_position)
+        logits: torch.Tensor = self._model(**call).logits
+        return logits[0, : len(token_ids)].float()
+
+    def _prefill_call(self, slot: int, token_ids: Sequence[int], start_position: int) -> tuple[dict[str, Any], torch.Tensor]:
+        self.check_prefill(slot, token_ids, start_position)
+        padding = [0] * (self.prefill_chunk - len(token_ids))
+        staged = self._staging.put([*token_ids, *padding, start_position, len(token_ids)])
+        tokens, first, lengths = staged[None, :-2], staged[-2:-1], staged[-1:]
+        return self._call(slice(slot, slot + 1), tokens, first, lengths), lengths
 
     @torch.inference_mode()
     def decode(self, tokens: torch.Tensor, positions: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Raw log-probabilities of given tokens: of a prompt, and of rows whose logits were changed before they were sampled."""
+"""Log-probabilities as replies carry them, and raw ones of given tokens: of a prompt, and of rows that were changed before sampling."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ import torch
 from kernels import reference
 from kernels.reference import SampleResult, SampleRows
 from shared.bitmask import pack
+from shared.protocol import TokenLogprob
+
+MIN_LOGPROB = -9999.0
+"""Replies carry finite numbers: minus infinity is floored here."""
 
 
 def score(logits: torch.Tensor, token_ids: Sequence[int], num_logprobs: int, vocab_size: int) -> SampleResult:
@@ -17,3 +21,40 @@ def score(logits: torch.Tensor, token_ids: Sequence[int], num_logprobs: int, voc
     bitmask = torch.stack([torch.from_numpy(pack([token_id], vocab_size)) for token_id in token_ids])
     rows = SampleRows.uniform(len(token_ids), temperature=0.0)
     return reference.sample(logits, rows, vocab_size=vocab_size, bitmask=bitmask, logprobs="raw", num_logprobs=num_logprobs)
+
+
+def entry(token_id: int, logprob: float, rank: int, top: Sequence[tuple[int, float]]) -> TokenLogprob:
+    """One token of a reply; ``top`` padded with ids of -1."""
+    finite = [(i, max(value, MIN_LOGPROB)) for i, value in top if i >= 0]
+    return TokenLogprob(token_id, max(logprob, MIN_LOGPROB), rank, finite)
+
+
+class PromptScores:
+    """Raw log-probabilities of a prompt's tokens, from the second on. The device fills it as it writes the prompt, before the launch
+    that samples the first token; nobody reads it earlier."""
+
+    def __init__(self, prompt: list[int], num_logprobs: int, vocab_size: int) -> None:
+        self._prompt, self._num_logprobs, self._vocab_size = prompt, num_logprobs, vocab_size
+        self._entries: list[TokenLogprob] = []
+
+    @property
+    def missing(self) -> bool:
+        return len(self._entries) < len(self._prompt) - 1
+
+    @property
+    def entries(self) -> list[TokenLogprob] | None:
+        """One for each token after the first, None while some are missing."""
+        return None if self.missing else self._entries
+
+    def add(self, start_position: int, logits: torch.Tensor) -> None:
+        """``logits`` float32 [n, V] of the tokens from ``start_position`` on; what is there already is left alone."""
+        done = len(self._entries) - start_position
+        targets = self._prompt[len(self._entries) + 1 : start_position + 1 + len(logits)]
+        if done < 0 or not targets:
+            return
+        scored = score(logits[done : done + len(targets)], targets, self._num_logprobs, self._vocab_size)
+        if scored.logprob is None or scored.rank is None or scored.top_ids is None or scored.top_logprobs is None:
+            raise RuntimeError("the sampler gave no log-probabilities")
+        columns = (scored.logprob.tolist(), scored.rank.tolist(), scored.top_ids.tolist(), scored.top_logprobs.tolist())
+        for token_id, logprob, rank, ids, values in zip(targets, *columns, strict=True):
+            self._entries.append(entry(token_id, logprob, rank, list(zip(ids, values, strict=True))))

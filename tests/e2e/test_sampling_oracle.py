@@ -33,7 +33,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def loaded():
-    shape = RunnerShape(max_slots=len(PROMPTS), max_length=64, prefill_chunk=32)
+    shape = RunnerShape(max_slots=len(PROMPTS), max_length=96, prefill_chunk=32)
     return load_model(str(default_folder()), shape, device="cpu", threads=1, say=lambda text: None)
 
 
@@ -73,6 +73,25 @@ def test_the_same_tokens(loaded, oracle, params, options):
     prompts, found = ours(loaded, params)
     for text, prompt, tokens in zip(PROMPTS, prompts, found, strict=True):
         assert tokens == theirs(oracle, loaded, prompt, options), text
+
+
+# spec 111 112
+def test_log_probabilities_of_the_prompt(loaded, oracle):
+    with Bench(runner=loaded.runner, vocabulary=loaded.vocabulary, encoder=loaded.chat) as bench:
+        prompt = loaded.chat.encode(" ".join(PROMPTS))  # more than one chunk
+        assert len(prompt) > loaded.runner.prefill_chunk
+        sequence = bench.start(prompt=prompt, max_tokens=2, prompt_logprobs=3)
+        plain = bench.start(1, prompt=prompt, max_tokens=2)
+        bench.run(2)
+        assert sequence.tokens == plain.tokens
+        with torch.inference_mode():
+            expected = torch.log_softmax(oracle(torch.tensor([prompt])).logits[0].double(), -1)
+        assert len(sequence.scores.entries) == len(prompt) - 1
+        for at, entry in enumerate(sequence.scores.entries):
+            row = expected[at]
+            assert entry.token_id == prompt[at + 1]
+            assert entry.logprob == pytest.approx(row[entry.token_id].item(), abs=2e-3)
+            assert [value for _, value in entry.top] == pytest.approx(row.topk(3).values.tolist(), abs=2e-3)
 
 
 def test_the_parameters_change_the_texts(loaded):

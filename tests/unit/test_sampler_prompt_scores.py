@@ -1,0 +1,81 @@
+"""Log-probabilities of the prompt: each token after the first, as the model sees it, however the prompt is cut into chunks."""
+
+import numpy as np
+import pytest
+import torch
+
+from gpu_worker.models.base import RunnerShape
+from gpu_worker.models.synthetic import SyntheticRunner
+from gpu_worker.sampler.logprobs import PromptScores
+from shared.errors import TooLarge
+from tests.requests_of import make_request
+from tests.sampling_bench import Bench, V, table
+from tests.vocabularies import tiny
+
+PROMPT = [(7 * i * i + i // 3) % V for i in range(150)]
+
+
+def check(entries, prompt, top):
+    x = table().astype(np.float64)
+    logprobs = x - np.log(np.exp(x).sum(1, keepdims=True))
+    assert [entry.token_id for entry in entries] == prompt[1:]
+    for before, entry in zip(prompt, entries, strict=False):
+        row = logprobs[before]
+        assert entry.logprob == pytest.approx(row[entry.token_id], abs=1e-5)
+        assert entry.rank == 1 + int((row > row[entry.token_id]).sum())
+        assert [token for token, _ in entry.top] == np.argsort(-row, kind="stable")[:top].tolist()
+        assert [value for _, value in entry.top] == pytest.approx(np.sort(row)[::-1][:top].tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize(("prompt", "top"), [(PROMPT, 3), (PROMPT[:64], 0), (PROMPT[:65], 20), (PROMPT[:2], 1), ([5], 2)])
+def test_every_token_after_the_first(prompt, top):  # spec 111 112
+    with Bench() as bench:
+        sequence = bench.start(prompt=prompt, prompt_logprobs=top, temperature=1.0, seed=3, max_tokens=4)
+        plain = bench.start(1, prompt=prompt, temperature=1.0, seed=3, max_tokens=4)
+        bench.run(4)
+        check(sequence.scores.entries, prompt, min(top, V))
+        assert sequence.tokens == plain.tokens
+        assert plain.scores is None
+
+
+def test_parameters_of_sampling_play_no_part():  # spec 111: raw
+    with Bench() as bench:
+        sequence = bench.start(
+            prompt=PROMPT[:9], prompt_logprobs=2, temperature=0.3, top_k=2, logit_bias={"3": 9.0}, bad_words=["c"]
+        )
+        bench.step()
+        check(sequence.scores.entries, PROMPT[:9], 2)
+
+
+def test_a_sequence_that_lost_its_slot_is_scored_once():
+    with Bench() as bench:
+        sequence = bench.start(prompt=PROMPT, prompt_logprobs=1, temperature=1.0, seed=3, max_tokens=9, ignore_eos=True)
+        bench.step()
+        before = list(sequence.scores.entries)
+        bench.place(sequence, 2)
+        bench.step()
+        assert sequence.scores.entries == before
+
+
+def test_a_chunk_that_comes_again_adds_nothing():
+    scores, logits = PromptScores([1, 2, 3, 4], 0, V), torch.from_numpy(table()[[1, 2, 3]])
+    assert scores.entries is None
+    scores.add(0, logits[:2])
+    scores.add(0, logits[:2])
+    scores.add(0, logits)
+    scores.add(9, logits)
+    check(scores.entries, [1, 2, 3, 4], 0)
+
+
+def test_logits_of_a_chunk_are_those_of_its_tokens():
+    runner = SyntheticRunner(tiny(), RunnerShape(max_slots=2, max_length=32, prefill_chunk=8))
+    logits = runner.prefill_logits(1, [65, 66, 67], 0)
+    assert torch.equal(logits[2], runner.prefill(0, [65, 66, 67], 0, last=True))
+    assert torch.equal(logits[0], runner.prefill(0, [65], 0, last=True))
+
+
+def test_a_reply_must_hold_them():  # spec 76: refused by name
+    with pytest.raises(TooLarge) as caught:
+        make_request(prompt_token_ids=[5] * 7000, params={"prompt_logprobs": 20}, max_length=8000)
+    assert caught.value.field == "prompt_logprobs"
+    make_request(prompt_token_ids=[5] * 7000, params={"prompt_logprobs": 1}, max_length=8000)
