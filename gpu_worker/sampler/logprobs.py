@@ -1,4 +1,4 @@
-"""Log-probabilities as replies carry them, and raw ones of given tokens: of a prompt, and of rows that were changed before sampling."""
+"""Log-probabilities as replies carry them, and raw ones of given tokens: of a prompt, of rows that a processor changed."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def entry(token_id: int, logprob: float, rank: int, top: Sequence[tuple[int, flo
 
 
 class PromptScores:
-    """Raw log-probabilities of a prompt's tokens, from the second on. The device fills it as it writes the prompt, before the launch
-    that samples the first token; nobody reads it earlier."""
+    """Raw log-probabilities of a prompt's tokens, from the second on. The device fills it as it writes the prompt, before the
+    launch that samples the first token; nobody reads it earlier."""
 
     def __init__(self, prompt: list[int], num_logprobs: int, vocab_size: int) -> None:
         self._prompt, self._num_logprobs, self._vocab_size = prompt, num_logprobs, vocab_size

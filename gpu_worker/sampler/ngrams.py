@@ -14,7 +14,8 @@ class NgramIndex:
             raise ValueError(f"an n-gram index needs n of at least 2, not {size}")
         self._context = size - 1
         self._tokens: list[int] = []
-        self._last_at: dict[int, list[int]] = {}  # hash of the first n - 1 tokens -> positions of the last one
+        # Hash of the first n - 1 tokens -> position of the last one, or several: most have one, and a number costs the least.
+        self._last_at: dict[int, int | tuple[int, ...]] = {}
         for token_id in token_ids:
             self.push(token_id)
 
@@ -22,9 +23,10 @@ class NgramIndex:
         """Adds the next token of the text."""
         if len(self._tokens) >= self._context:
             tail = self._tail()
-            places = self._last_at.setdefault(hash(tail), [])
+            places = self._places(tail)
             if not any(self._tokens[at] == token_id and self._before(at) == tail for at in places):
-                places.append(len(self._tokens))
+                at = len(self._tokens)
+                self._last_at[hash(tail)] = (*places, at) if places else at
         self._tokens.append(token_id)
 
     def banned(self) -> list[int]:
@@ -33,7 +35,11 @@ class NgramIndex:
             return []
         tail = self._tail()
         # Texts of one hash may differ: each place is compared.
-        return [self._tokens[at] for at in self._last_at.get(hash(tail), []) if self._before(at) == tail]
+        return [self._tokens[at] for at in self._places(tail) if self._before(at) == tail]
+
+    def _places(self, tail: tuple[int, ...]) -> tuple[int, ...]:
+        places = self._last_at.get(hash(tail), ())
+        return (places,) if isinstance(places, int) else places
 
     def _tail(self) -> tuple[int, ...]:
         return tuple(self._tokens[-self._context :])

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from kernels.reference import Penalties, reset_counts, update_counts
+from kernels.reference import Penalties, reset_counts
 from shared.bitmask import num_words
 from shared.sampling_params import SamplingParams
+
+MOST = np.iinfo(np.uint16).max
 
 
 def has_penalties(params: SamplingParams) -> bool:
@@ -29,26 +32,27 @@ class SlotPenalties:
         self._parameters = np.array([[1.0], [0.0], [0.0]], np.float32).repeat(slots, axis=1)
         self._state_row = np.full(slots, -1, np.int32)
         self._num_counted = [0] * slots
+        self._counted_in: list[NDArray[np.uint16] | None] = [None] * slots
         self._counts: torch.Tensor | None = None
         self._seen: torch.Tensor | None = None
 
     def set(self, slot: int, params: SamplingParams, prompt: Sequence[int]) -> None:
         """Ids of the prompt outside the vocabulary are dropped (spec 97)."""
-        self._state_row[slot], self._num_counted[slot] = -1, 0
+        self._state_row[slot], self._num_counted[slot], self._counted_in[slot] = -1, 0, None
         if not has_penalties(params):
             return
         counts, seen = self._state()
         reset_counts(counts, seen, slot, _i32(prompt), min(params.prompt_ignore_length, len(prompt)))
-        self._state_row[slot] = slot
+        self._state_row[slot], self._counted_in[slot] = slot, counts[slot].numpy()
         self._parameters[:, slot] = params.repetition_penalty, params.presence_penalty, params.frequency_penalty
 
     def catch_up(self, slot: int, tokens: Sequence[int]) -> None:
         """``tokens``: all committed output tokens of the slot's owner. Costs what is new."""
-        new = tokens[self._num_counted[slot] :] if self._state_row[slot] >= 0 else ()
-        if new and self._counts is not None:
-            where, number = torch.tensor([slot]), torch.tensor([len(new)])
-            update_counts(self._counts, _i32(new).unsqueeze(0), number, where)
-            self._num_counted[slot] += len(new)
+        row = self._counted_in[slot]
+        if row is not None:
+            for token_id in tokens[self._num_counted[slot] :]:  # one, but for a sequence that had tokens before it had the slot
+                row[token_id] += row[token_id] < MOST
+            self._num_counted[slot] = len(tokens)
 
     def rows(self) -> Penalties | None:
         """Parameters of a launch, one row a slot; counts and bits are the state itself, to be read before the next ``catch_up``."""

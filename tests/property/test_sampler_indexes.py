@@ -11,7 +11,7 @@ from gpu_worker.sampler.ngrams import NgramIndex
 from gpu_worker.sampler.penalties import SlotPenalties
 from gpu_worker.sampler.token_words import START, TokenWords
 from gpu_worker.sampler.top_p_decay import TopPDecay
-from kernels.reference import update_top_p_decay
+from kernels.reference import update_counts, update_top_p_decay
 from shared.sampling_params import SamplingParams
 
 calm = settings(max_examples=200, deadline=None)
@@ -100,6 +100,17 @@ def test_counts_follow_the_owners(owners):  # spec 94 95 97, R24
             counted = np.bincount([*prompt[ignore:], *output], minlength=4)
             assert rows.counts.numpy()[slot].tolist() == counted.tolist()
             assert int(rows.seen[slot, 0]) == sum(1 << token for token in set(prompt[:ignore]))
+
+
+def test_counts_are_the_kernels_and_stay_at_the_most():  # spec 93, R24
+    state, theirs = SlotPenalties(1, 4), torch.zeros((1, 4), dtype=torch.uint16)
+    state.set(0, SamplingParams(presence_penalty=1.0), [1] * 65_534)
+    theirs[0, 1] = 65_534
+    for at, output in enumerate(([1], [1, 1], [1, 1, 2], [1, 1, 2, 1])):
+        state.catch_up(0, output)
+        update_counts(theirs, torch.tensor([output[at:]]), torch.tensor([1]), torch.tensor([0]))
+        assert torch.equal(state.rows().counts, theirs)
+    assert theirs[0].tolist() == [0, 65_535, 1, 0]
 
 
 def test_nothing_is_held_for_requests_without_penalties():  # spec R24, 98
