@@ -11,8 +11,25 @@ from __future__ import annotations
 from functools import lru_cache
 
 from grammar_service.regex_tree import (
-    Alt, And, Cat, Chars, Not, Ranges, Rep, Tree, alt, both, cat, chars, complement, is_plain, literal, meet_ranges,
-    negate, normal_ranges, rep,
+    Alt,
+    And,
+    Cat,
+    Chars,
+    Not,
+    Ranges,
+    Rep,
+    Tree,
+    alt,
+    both,
+    cat,
+    chars,
+    complement,
+    is_plain,
+    literal,
+    meet_ranges,
+    negate,
+    normal_ranges,
+    rep,
 )  # fmt: skip
 
 _SPECIAL = set(r"\.+*?()|[]{}^$#&-~/ ")

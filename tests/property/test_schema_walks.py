@@ -9,7 +9,7 @@ import random
 from collections import Counter
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -32,6 +32,15 @@ def _finite(value: Any) -> bool:
     return all(_finite(part) for part in parts)
 
 
+def _valid(schema: Any, value: Any) -> bool:
+    """A reference that loops in place has no meaning, and the validator recurses over it: left out."""
+    try:
+        return bool(Draft202012Validator(schema).is_valid(value))
+    except RecursionError:
+        assume(False)
+        raise
+
+
 @RELAXED
 @given(documents(), st.randoms(use_true_random=False))
 def test_every_walk_under_the_mask_ends_in_a_valid_text(schema: Any, rng: random.Random) -> None:  # spec R1
@@ -41,13 +50,12 @@ def test_every_walk_under_the_mask_ends_in_a_valid_text(schema: Any, rng: random
         counts[error.code] += 1
         return
     counts["enforced"] += 1
-    validator = Draft202012Validator(schema)
     matcher = matcher_of(plan)
     for _ in range(WALKS):
         text = walk(matcher, rng)
         if text is not None and _finite(value := json.loads(text)):
             counts["walks"] += 1
-            assert validator.is_valid(value), (text, plan.text)
+            assert _valid(schema, value), (text, plan.text)
 
 
 @RELAXED
@@ -58,7 +66,7 @@ def test_valid_values_can_be_written(schema: Any, value: Any) -> None:
         plan = plan_guide("json_schema", json.dumps(schema))
     except MaskstreamError:
         return
-    valid = Draft202012Validator(schema).is_valid(value)
+    valid = _valid(schema, value)
     possible = producible(matcher_of(plan), json.dumps(value, ensure_ascii=False))
     if not valid or not plan.warnings:
         assert possible == valid, (value, plan.text)
@@ -71,7 +79,7 @@ def test_the_other_engine_writes_no_invalid_value(schema: Any, value: Any) -> No
         plan = plan_guide("json_schema", json.dumps(schema), engine="xgrammar")
     except MaskstreamError:
         return
-    valid = Draft202012Validator(schema).is_valid(value)
+    valid = _valid(schema, value)
     possible = ByteMatcher(plan).produces(json.dumps(value, ensure_ascii=False))
     if not valid or not plan.warnings:
         assert possible == valid, (value, plan.text)
