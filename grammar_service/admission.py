@@ -79,7 +79,7 @@ class Admission:
         self._threads = settings.threads or cores
         self._refused = NegativeCache(settings.negative_cache_s)
         trial = TrialLimits(settings.compile_timeout_s, settings.compile_memory_bytes, settings.step_hard_s)
-        self._isolation = Isolation(trial, busy, settings.step_kill_s)
+        self._isolation = Isolation(trial, busy, settings.step_kill_s, settings.compile_spares)
         self._compiler = Compiler(settings.compile_jobs or cores, settings.compile_queue, self._isolation.attempt, inbox)
 
     def handlers(self) -> dict[type, Callable[[Peer, Any], None]]:

@@ -32,6 +32,14 @@ class GrammarSettings(Settings, frozen=True, kw_only=True):
         32 << 20
     )
     compile_jobs: Annotated[int, Meta(description="guides tried at once; 0: all cores", ge=0, le=256)] = 0
+    compile_spares: Annotated[
+        int,
+        Meta(
+            description="children forked ahead of the guides they will try; 12 MB each, and one saves a new guide 20 ms",
+            ge=0,
+            le=16,
+        ),
+    ] = 1
     compile_queue: Annotated[int, Meta(description="guides that may wait; more are answered overloaded", ge=1)] = 1024
     compile_timeout_s: Annotated[float, Meta(description="wall and CPU time of one compilation", gt=0, le=600)] = 5.0
     compile_memory_bytes: Annotated[int, Meta(description="memory of one compilation", ge=64 << 20)] = 2 << 30

@@ -8,35 +8,40 @@ import socket
 import subprocess
 import sys
 import threading
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import msgspec
 
 from grammar_service.compile import Task, plan_of
 from grammar_service.limits import check, is_trivially_safe
-from grammar_service.trial import TrialLimits, TrialResult
+from grammar_service.trial import RESULT_HEADER, Request, TrialLimits, TrialResult
 from grammar_service.watch import BusyMark
-from grammar_service.zygote import DROP, HEADER, LOAD, TRY, Ending, Request
+from grammar_service.zygote import DROP, HEADER, LOAD, TRY, Ending
 from shared import log, metrics
 from shared.errors import CompileCrashed, CompileTimeout, MaskstreamError
 from shared.guide import Guide
 from shared.protocol import Plan
 
+MAX_RESULT_BYTES = 64 << 20
 GRACE_S = 10.0  # beyond the child's deadline: the zygote itself may be loading a vocabulary
 
 
 class Attempt(NamedTuple):
-    """What came back of a child: the bytes it wrote, and how it ended (None: the zygote died)."""
+    """What came back of a child: its result, or how it ended without one (None: the zygote died)."""
 
-    result: bytes
-    ending: Ending | None
+    result: bytes | None
+    ending: Ending | None = None
 
 
 class Isolation:
-    """Starts the zygote, and again if it dies. Safe for several threads. ``kill_s`` is for the loop that ``busy`` tells of."""
+    """Starts the zygote, and again if it dies. Safe for several threads.
 
-    def __init__(self, limits: TrialLimits, busy: BusyMark, kill_s: float) -> None:
+    ``kill_s`` is for the loop that ``busy`` tells of; ``num_spares`` children are forked ahead.
+    """
+
+    def __init__(self, limits: TrialLimits, busy: BusyMark, kill_s: float, num_spares: int) -> None:
         self._limits = limits
+        self._num_spares = num_spares
         self._busy = busy
         self._kill_s = kill_s
         self._lock = threading.Lock()
@@ -79,24 +84,18 @@ class Isolation:
             finally:
                 os.close(result_out)
                 verdict_out.close()
+            if (data := _whole_result(result)) is not None:
+                return Attempt(data)  # the child is on its way out: that takes 5 ms, and the zygote sees to it
             verdict.settimeout(self._limits.wall_s + GRACE_S)
-            data = result.read()  # until the child has ended
             try:
                 ending = verdict.recv(1024)
             except TimeoutError:
                 ending = b""
-        return Attempt(data, msgspec.msgpack.decode(ending, type=Ending) if ending else None)
+        return Attempt(None, msgspec.msgpack.decode(ending, type=Ending) if ending else None)
 
     def _judge(self, attempt: Attempt) -> Plan:
-        ending = attempt.ending
-        if ending is None:
-            raise self._killed("lost", CompileCrashed("the process that tries guides went away; try again"))
-        if ending.late or ending.signal == signal.SIGXCPU:
-            raise self._killed("timeout", CompileTimeout(f"no result within {self._limits.wall_s:g} s"))
-        if ending.signal or ending.status:
-            memory = ending.peak_bytes > self._limits.memory_bytes // 2
-            what = "needed too much memory" if memory else f"ended the process (signal {ending.signal}, status {ending.status})"
-            raise self._killed("oom" if memory else "crashed", CompileCrashed(f"compiling the guide {what}"))
+        if attempt.result is None:
+            raise self._ended(attempt.ending)
         result = msgspec.msgpack.decode(attempt.result, type=TrialResult)
         if result.out_of_memory:
             raise self._killed("oom", CompileCrashed(f"more than {self._limits.memory_bytes >> 20} MiB are needed"))
@@ -105,6 +104,15 @@ class Isolation:
         if result.plan is None:
             raise MaskstreamError("the child gave neither a plan nor an error")
         return result.plan
+
+    def _ended(self, ending: Ending | None) -> MaskstreamError:
+        if ending is None:
+            return self._killed("lost", CompileCrashed("the process that tries guides went away; try again"))
+        if ending.late or ending.signal == signal.SIGXCPU:
+            return self._killed("timeout", CompileTimeout(f"no result within {self._limits.wall_s:g} s"))
+        memory = ending.peak_bytes > self._limits.memory_bytes // 2
+        what = "needed too much memory" if memory else f"ended the process (signal {ending.signal}, status {ending.status})"
+        return self._killed("oom" if memory else "crashed", CompileCrashed(f"compiling the guide {what}"))
 
     def _killed(self, reason: str, error: MaskstreamError) -> MaskstreamError:
         metrics.compile_killed_total.labels(reason).inc()
@@ -127,7 +135,7 @@ class Isolation:
         ours, theirs = socket.socketpair()
         with theirs:
             passed = [theirs.fileno(), self._busy.descriptor]
-            numbers = [*map(str, passed), str(self._kill_s)]
+            numbers = [*map(str, passed), str(self._kill_s), str(self._num_spares)]
             command = [sys.executable, "-m", "grammar_service.zygote", *numbers]
             self._process = subprocess.Popen(command, pass_fds=passed, stdin=subprocess.DEVNULL)
         self._control = ours
@@ -153,3 +161,11 @@ class Isolation:
         """Ends the zygote; its children end with it."""
         with self._lock:
             self._stop()
+
+
+def _whole_result(pipe: BinaryIO) -> bytes | None:
+    """What the child wrote, once it is complete; None where it ended before, or wrote more than any plan of ours is."""
+    head = pipe.read(RESULT_HEADER.size)
+    length = RESULT_HEADER.unpack(head)[0] if len(head) == RESULT_HEADER.size else MAX_RESULT_BYTES + 1
+    data = pipe.read(length) if length <= MAX_RESULT_BYTES else b""
+    return data if len(data) == length else None
