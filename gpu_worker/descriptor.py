@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from gpu_worker.sampler.logits_processors import ProcessedRow
+from gpu_worker.speculation.ahead import Ahead
 from kernels.reference import Overlay, SampleRows
 
 
@@ -27,10 +28,11 @@ class Descriptor:
     """One launch: written by the host, sealed once, read by the device behind the flag.
 
     ``launch`` is compared with the device's own counter; a mismatch turns every guided row into HOLD. ``action`` int32 [slots]
-    (SlotAction); ``bitmask`` int32 [slots, W], row s belongs to slot s where its action is GUIDED; ``rows`` the parameters,
-    a row a slot; ``num_logprobs`` alternatives are told beside the sampled token, None: no log-probabilities; ``processed`` bool
-    [slots]: the slots that want those of the filtered distribution; ``processing``: rows for logits processors, on the host;
-    ``epoch`` int64 [slots] is the owner's epoch: a launch never acts for an owner that has gone.
+    (SlotAction); ``bitmask`` int32 [slots * T, W], rows s * T and following are the positions of slot s where its action is GUIDED;
+    ``rows`` the parameters, a row a slot, of its first position; ``ahead``: those of the drafted positions; ``num_logprobs``
+    alternatives are told beside the sampled token, None: no log-probabilities; ``processed`` bool [slots]: the slots that want
+    those of the filtered distribution; ``processing``: rows for logits processors, on the host; ``epoch`` int64 [slots] is the
+    owner's epoch: a launch never acts for an owner that has gone.
     """
 
     launch: int
@@ -42,6 +44,7 @@ class Descriptor:
     num_logprobs: int | None = None
     processed: NDArray[np.bool_] | None = None
     processing: list[ProcessedRow] = field(default_factory=list)
+    ahead: Ahead | None = None
 
     @classmethod
     def holding(cls, launch: int, slots: int, words: int) -> Descriptor:
@@ -57,7 +60,8 @@ class Descriptor:
 @dataclass(slots=True)
 class LaunchResult:
     """What a launch did. ``token`` int32 [slots], -1 where the slot did not advance; ``status`` the sampler's status bits;
-    ``epoch`` int64 [slots] the owner that each token belongs to; the rest only where asked for."""
+    ``epoch`` int64 [slots] the owner that each token belongs to; ``ahead`` the drafted positions, each as if it were a launch of
+    its own; the rest only where asked for."""
 
     launch: int
     token: NDArray[np.int32]
@@ -68,6 +72,7 @@ class LaunchResult:
     rank: NDArray[np.int32] | None = None
     top_ids: NDArray[np.int32] | None = None
     top_logprobs: NDArray[np.float32] | None = None
+    ahead: list[LaunchResult] = field(default_factory=list)
     forward_s: float = 0.0
     wait_s: float = 0.0
     error: Exception | None = None

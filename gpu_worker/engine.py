@@ -19,6 +19,7 @@ from gpu_worker.requests import RequestInProgress, Requests
 from gpu_worker.sampler.slot_params import SlotSamplingParams
 from gpu_worker.scheduler import Scheduler
 from gpu_worker.sequence import Phase, Sequence
+from gpu_worker.speculation.drafting import Drafting
 from gpu_worker.step_rows import StepRows
 from shared import log, metrics
 from shared.clock import Clock
@@ -43,7 +44,10 @@ class Engine:
         self._params = SlotSamplingParams(scheduler.num_slots)
         self._rows = StepRows(link, scheduler.num_slots, requests.vocabulary.size, self._params, pipeline.row_buffers())
         self._inbox: Mailbox[Callable[[], None]] = Mailbox()
+        self._drafting = Drafting(settings.drafter, settings.max_draft_tokens)
         self._in_flight: deque[int] = deque()
+        # Drafts follow a golden token that the host knows: the launch before must have ended.
+        self._max_in_flight = 1 if self._drafting.max_drafts else MAX_IN_FLIGHT
         self._next_launch = 1
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="step-loop", daemon=True)
@@ -96,7 +100,7 @@ class Engine:
         launch = self._in_flight[0]
         batch = [s for s in self.scheduler.decoding if s.first_launch <= launch]
         ticket = self._rows.submit(launch, batch)
-        if len(self._in_flight) < MAX_IN_FLIGHT:
+        if len(self._in_flight) < self._max_in_flight:
             self._launch()
         if ticket is not None:
             self._wait(ticket, batch)
@@ -130,8 +134,12 @@ class Engine:
 
     def _launch(self) -> bool:
         """Enqueues the next launch where a sequence would take part."""
-        if not any(s.first_launch <= self._next_launch for s in self.scheduler.decoding):
+        taking_part = [s for s in self.scheduler.decoding if s.first_launch <= self._next_launch]
+        if not taking_part:
             return False
+        for sequence in taking_part if self._drafting.max_drafts else ():
+            if drafts := self._drafting.propose(sequence):
+                self._pipeline.draft(sequence.slot, drafts)
         number = self._pipeline.launch()
         self._in_flight.append(number)
         self._next_launch = number + 1
@@ -145,6 +153,8 @@ class Engine:
 
     def _begin(self, request: Request) -> None:
         state = self.requests.begin(request)
+        for sequence in state.sequences:
+            self._drafting.begin(sequence)
         metrics.requests_in_flight.inc()
         if unsupported := self._pipeline.unsupported(request.params):
             self._end(state, BadRequest("not on this device's pipeline yet; leave it at its neutral value", field=unsupported[0]))

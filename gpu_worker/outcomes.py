@@ -43,7 +43,18 @@ class Outcomes:
         self._waiting.append((client, message))
 
     def commit(self, sequence: Sequence, result: LaunchResult, now_s: float) -> MaskstreamError | None:
-        """Takes the sequence's token of a launch and streams it; no token is a hold or the error returned."""
+        """Takes the sequence's tokens of a launch, up to the one that ends it; no token is a hold or the error returned."""
+        before = len(sequence.tokens)
+        error = self._take(sequence, result, now_s)
+        for further in result.ahead if len(sequence.tokens) > before else ():
+            if sequence.finish is not None or error is not None or further.token[sequence.slot] < 0:
+                break
+            error = self._take(sequence, further, now_s)
+        sequence.progress.committed(len(sequence.tokens) - before)
+        return error
+
+    def _take(self, sequence: Sequence, result: LaunchResult, now_s: float) -> MaskstreamError | None:
+        """One token, streamed."""
         slot = sequence.slot
         token_id, status = int(result.token[slot]), SampleStatus(int(result.status[slot]))
         if result.epoch[slot] != sequence.epoch or result.action[slot] >= SlotAction.HOLD or status & SampleStatus.HELD:

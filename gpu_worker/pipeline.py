@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from gpu_worker.descriptor import Descriptor, LaunchResult, SlotAction
 from gpu_worker.models.base import ModelRunner
 from gpu_worker.sampler.logprobs import PromptScores
-from gpu_worker.sampler.sampler import sample_launch
+from gpu_worker.speculation.verification import Verifier, accepted_tokens
 from shared.bitmask import num_words
-from shared.errors import MaskstreamError
+from shared.errors import ConfigError, MaskstreamError
 from shared.sampling_params import SamplingParams
 
 MAX_IN_FLIGHT = 2
@@ -41,7 +41,8 @@ class Pipeline(ABC):
 
     @abstractmethod
     def row_buffers(self) -> list[NDArray[np.int32]]:
-        """MAX_IN_FLIGHT buffers int32 [slots, W]; launch n reads number n % MAX_IN_FLIGHT, from its seal until it is collected."""
+        """MAX_IN_FLIGHT buffers int32 [slots * T, W]; launch n reads number n % MAX_IN_FLIGHT, from its seal until it is
+        collected."""
 
     @abstractmethod
     def prefill(self, slot: int, token_ids: Sequence[int], start_position: int) -> None:
@@ -58,6 +59,11 @@ class Pipeline(ABC):
     @abstractmethod
     def release(self, slot: int) -> None:
         """Takes the slot from its owner; launches after this leave it alone."""
+
+    def draft(self, slot: int, token_ids: Sequence[int]) -> None:
+        """The next launch also feeds these behind the slot's golden token, which must be known: nothing may be in flight. Raises
+        ConfigError where the device takes no drafts."""
+        raise ConfigError("this device's pipeline takes no drafts", field="max_draft_tokens")
 
     @abstractmethod
     def launch(self) -> int:
@@ -107,6 +113,7 @@ class HostPipeline(Pipeline):
         slots = runner.max_slots
         self._runner, self._last_resort_s = runner, last_resort_s
         self._words = num_words(runner.vocab_size)
+        self._verifier = Verifier(runner.max_width, runner.vocab_size)
         self._tokens = torch.zeros((slots, runner.max_width), dtype=torch.int64)
         self._positions = torch.zeros(slots, dtype=torch.int64)
         self._lengths = torch.zeros(slots, dtype=torch.int64)
@@ -123,7 +130,7 @@ class HostPipeline(Pipeline):
         return  # the device is a thread of its own: any thread may call
 
     def row_buffers(self) -> list[NDArray[np.int32]]:
-        return [np.zeros((len(self._epoch), self._words), np.int32) for _ in range(MAX_IN_FLIGHT)]
+        return [np.zeros((self._tokens.numel(), self._words), np.int32) for _ in range(MAX_IN_FLIGHT)]
 
     def prefill(self, slot: int, token_ids: Sequence[int], start_position: int) -> None:
         self._work.put((self._do_prefill, slot, list(token_ids), start_position))
@@ -136,6 +143,11 @@ class HostPipeline(Pipeline):
 
     def release(self, slot: int) -> None:
         self._work.put((self._do_release, slot))
+
+    def draft(self, slot: int, token_ids: Sequence[int]) -> None:
+        if len(token_ids) >= self._runner.max_width:
+            raise ConfigError(f"{len(token_ids)} drafts, but a forward is {self._runner.max_width} wide", field="max_draft_tokens")
+        self._work.put((self._do_draft, slot, list(token_ids)))
 
     def launch(self) -> int:
         if self._launched - self._collected >= MAX_IN_FLIGHT:
@@ -181,6 +193,10 @@ class HostPipeline(Pipeline):
         self._tokens[slot, 0], self._positions[slot], self._lengths[slot] = golden_token, position, 1
         self._epoch[slot] = epoch
 
+    def _do_draft(self, slot: int, token_ids: list[int]) -> None:
+        self._tokens[slot, 1 : 1 + len(token_ids)] = torch.tensor(token_ids, dtype=torch.int64)
+        self._lengths[slot] = 1 + len(token_ids)
+
     def _do_release(self, slot: int) -> None:
         self._lengths[slot], self._epoch[slot] = 0, 0
         self._slot_errors.pop(slot, None)
@@ -192,6 +208,7 @@ class HostPipeline(Pipeline):
         except Exception as error:  # the step loop fails the sequences of this launch by name
             result = LaunchResult.nothing(number, len(self._epoch))
             result.error = error
+        self._lengths.clamp_(max=1)
         self._flags.pop(number, None)
         self._results.put(result)
 
@@ -202,8 +219,9 @@ class HostPipeline(Pipeline):
         descriptor = self._flags[number].wait(self._last_resort_s, self._holding(number))
         sealed = time.perf_counter()
         action = self._checked_action(descriptor, number)
-        result = sample_launch(logits, descriptor, action, self._runner.vocab_size)
-        self._commit(result)
+        result, *ahead = results = self._verifier.verify(logits, self._tokens, self._lengths, descriptor, action, descriptor.ahead)
+        self._commit(results)
+        result.ahead = ahead
         result.slot_errors.update(self._slot_errors)
         result.forward_s, result.wait_s = ready - started, sealed - ready
         return result
@@ -217,11 +235,13 @@ class HostPipeline(Pipeline):
         action[list(self._slot_errors)] = SlotAction.IDLE
         return action
 
-    def _commit(self, result: LaunchResult) -> None:
-        """Moves what the device owns, for the slots that got a token and for no others."""
-        for slot in np.flatnonzero(result.token >= 0):
-            self._tokens[slot, 0] = int(result.token[slot])
-            self._positions[slot] += 1
+    def _commit(self, results: list[LaunchResult]) -> None:
+        """Moves what the device owns, for the slots that got tokens and for no others: what was written behind the last of them
+        is written again."""
+        for slot in np.flatnonzero(results[0].token >= 0):
+            tokens = accepted_tokens(results, int(slot))
+            self._tokens[slot, 0] = tokens[-1]
+            self._positions[slot] += len(tokens)
 
     def _holding(self, number: int) -> Descriptor:
         return Descriptor.holding(number, len(self._epoch), self._words)

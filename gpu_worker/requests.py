@@ -71,6 +71,9 @@ class RequestInProgress:
             rows=_sum_rows(self.sequences),
             replays=sum(s.replays for s in self.sequences),
             holds=sum(s.holds for s in self.sequences),
+            drafts_accepted=sum(s.progress.counters.accepted for s in self.sequences),
+            drafts_verified=sum(s.progress.counters.verified for s in self.sequences),
+            drafts_rewound=sum(s.progress.counters.rewound for s in self.sequences),
         )
 
 

@@ -11,6 +11,7 @@ from gpu_worker.sampler.finish import Finish, FinishRules, StopStrings
 from gpu_worker.sampler.logprobs import PromptScores
 from gpu_worker.sampler.token_state import TokenState
 from gpu_worker.sampler.top_p_decay import TopPDecay
+from gpu_worker.speculation.progress import DraftProgress
 from shared.bitmask import Words
 from shared.protocol import Choice, Delta, Plan, TokenLogprob
 from shared.sampling_params import SamplingParams
@@ -31,9 +32,9 @@ class Phase(enum.Enum):
 class Sequence:
     """``epoch`` names this owner of its slot (never 0, never reused). ``told`` counts output tokens that the grammar link has as
     committed. ``row_ready``: the row of the current position is in the buffer of ``row_launch``; ``guide_row``: what the guide
-    alone allows there. ``prefix``: the prompt's text, where it is shown before the output's; ``scores``: its log-probabilities, where
-    they were asked for. ``state`` and ``top_p`` move by
-    committed tokens only. Times in seconds."""
+    alone allows there. ``prefix``: the prompt's text, where it is shown before the output's; ``scores``: its log-probabilities,
+    where they were asked for. ``progress``: the drafts of the step. ``state`` and ``top_p`` move by committed tokens only. Times in
+    seconds."""
 
     request: Request
     child: int
@@ -64,6 +65,7 @@ class Sequence:
     cumulative_logprob: float = 0.0
     deltas: int = 0
     finish: Finish | None = None
+    progress: DraftProgress = field(default_factory=DraftProgress)
     rows: Counter[str] = field(default_factory=Counter)
     holds: int = 0
     replays: int = 0
@@ -78,6 +80,10 @@ class Sequence:
     @property
     def prompt(self) -> list[int]:
         return self.request.prompt_token_ids
+
+    @property
+    def max_tokens(self) -> int:
+        return self.request.max_tokens
 
     @property
     def num_logprobs(self) -> int | None:

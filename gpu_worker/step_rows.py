@@ -20,6 +20,7 @@ from gpu_worker.sampler.slot_overlay import SlotOverlay
 from gpu_worker.sampler.slot_params import SlotSamplingParams
 from gpu_worker.sampler.tiers import Tier, tier_of
 from gpu_worker.sequence import Sequence
+from gpu_worker.speculation.look_ahead import look_ahead
 from shared import metrics
 from shared.bitmask import RowKind, Words, num_words
 
@@ -35,6 +36,7 @@ class StepRows:
         self._link, self._params, self._slots = link, params, num_slots
         self._overlay = SlotOverlay(num_slots, vocab_size)
         self._ring = buffers or [np.zeros((num_slots, num_words(vocab_size)), np.int32) for _ in range(RING)]
+        self._width = len(self._ring[0]) // num_slots  # rows of a slot: those of its golden token and its drafts
 
     def submit(self, launch: int, sequences: SequenceOf[Sequence]) -> StepTicket | None:
         """One walk for each guided sequence whose row is not there yet."""
@@ -42,10 +44,14 @@ class StepRows:
         return self._link.submit(launch, walks, self._ring[launch % RING]) if walks else None
 
     def _walk(self, sequence: Sequence) -> Walk:
-        """Commits what the link has not heard, up to the golden token, and walks the golden token. The first row needs no walk."""
+        """Commits what the link has not heard, up to the golden token, and walks the golden token and the drafts. The first row
+        needs no walk."""
         base = max(len(sequence.tokens) - 1, 0)
         committed, sequence.told = sequence.tokens[sequence.told : base], base
-        return Walk(sequence.session or 0, row=sequence.slot, committed=committed, path=sequence.tokens[base:])
+        return Walk(
+            sequence.session or 0, row=sequence.slot * self._width, committed=committed, path=_path(sequence),
+            accepted=len(committed) or -1,
+        )  # fmt: skip
 
     def take(self, launch: int, ticket: StepTicket | None, sequences: SequenceOf[Sequence]) -> list[tuple[Sequence, Outcome]]:
         """Closes the ticket and marks the rows that came; returns the sequences that cannot go on, and why."""
@@ -56,7 +62,8 @@ class StepRows:
                 self._carry(sequence, launch)
             elif sequence.session is not None and sequence.session in outcomes:
                 outcome = outcomes[sequence.session]
-                if outcome.status is WalkStatus.OK and outcome.num_guided > 0:
+                # A draft that ends the text terminates the walk; the rows before it are as good as any (spec 45).
+                if outcome.status in (WalkStatus.OK, WalkStatus.TERMINATED) and outcome.num_guided > 0:
                     self._arrived(sequence, launch, outcome)
                 elif outcome.status is not WalkStatus.HOLD:
                     broken.append((sequence, outcome))
@@ -64,26 +71,34 @@ class StepRows:
 
     def _arrived(self, sequence: Sequence, launch: int, outcome: Outcome) -> None:
         sequence.row_ready, sequence.row_launch = True, launch
-        self._mask(sequence, self._ring[launch % RING][sequence.slot])
+        sequence.progress.depth = outcome.num_guided
+        sequence.progress.hear(max(len(sequence.tokens) - 1, 0), _path(sequence)[: outcome.num_advanced], outcome.forced)
+        self._mask(sequence, self._rows_of(sequence, launch)[: outcome.num_guided])
         if sequence.services and sequence.services[-1] != outcome.service:
             sequence.replays += 1
         if outcome.service not in sequence.services:
             sequence.services.append(outcome.service)
-        kind = RowKind(outcome.kinds[0]).name
-        sequence.rows[kind] += 1
-        metrics.mask_rows_total.labels(kind).inc()
+        for kind in outcome.kinds:
+            name = RowKind(kind).name
+            sequence.rows[name] += 1
+            metrics.mask_rows_total.labels(name).inc()
 
-    def _mask(self, sequence: Sequence, row: Words) -> None:
-        """Takes the bans that last out of a guide's row, which is kept for the case that nothing is left."""
-        sequence.guide_row = row
+    def _mask(self, sequence: Sequence, rows: Words) -> None:
+        """Takes the bans that last out of a guide's rows; the first is kept for the case that nothing is left."""
+        sequence.guide_row = rows[0]
         if sequence.state.mask is not None:
-            sequence.guide_row = row.copy()
-            row &= sequence.state.mask
+            sequence.guide_row = rows[0].copy()
+            rows &= sequence.state.mask
+
+    def _rows_of(self, sequence: Sequence, launch: int) -> Words:
+        first = sequence.slot * self._width
+        rows: Words = self._ring[launch % RING][first : first + self._width]
+        return rows
 
     def _carry(self, sequence: Sequence, launch: int) -> None:
         """A row that was there but not used (the launch held): moved to this launch's buffer."""
         if sequence.row_launch != launch:
-            self._ring[launch % RING][sequence.slot] = self._ring[sequence.row_launch % RING][sequence.slot]
+            self._rows_of(sequence, launch)[:] = self._rows_of(sequence, sequence.row_launch)
             sequence.row_launch = launch
 
     def descriptor(self, launch: int, sequences: SequenceOf[Sequence]) -> Descriptor:
@@ -97,12 +112,14 @@ class StepRows:
             if sequence.top_p is not None:
                 self._params.set_top_p(slot, float(sequence.top_p.value))
             if not sequence.guided and sequence.state.mask is not None:
-                self._ring[launch % RING][slot] = sequence.state.mask
+                self._rows_of(sequence, launch)[:] = sequence.state.mask
+        overlay = self._overlay.overlay(sequences)
         wanted = [s.num_logprobs for s in sequences if s.num_logprobs is not None]
         return Descriptor(
             launch=launch, action=action, bitmask=torch.from_numpy(self._ring[launch % RING]), epoch=epoch,
-            rows=self._params.rows(position), overlay=self._overlay.overlay(sequences), num_logprobs=max(wanted, default=None),
-            processed=self._processed(sequences), processing=[_processing(s) for s in sequences if tier_of(s.params) is Tier.FULL],
+            rows=self._params.rows(position), overlay=overlay, num_logprobs=max(wanted, default=None),
+            ahead=look_ahead(sequences, self._params, position, overlay), processed=self._processed(sequences),
+            processing=[_processing(s) for s in sequences if tier_of(s.params) is Tier.FULL],
         )  # fmt: skip
 
     def _processed(self, sequences: SequenceOf[Sequence]) -> NDArray[np.bool_]:
@@ -117,6 +134,11 @@ def _action(sequence: Sequence) -> SlotAction:
     if not sequence.guided:
         return SlotAction.UNGUIDED if sequence.state.mask is None else SlotAction.GUIDED
     return SlotAction.GUIDED if sequence.row_ready else SlotAction.HOLD
+
+
+def _path(sequence: Sequence) -> list[int]:
+    """Golden token and drafts; nothing before the first token."""
+    return [*sequence.tokens[-1:], *sequence.progress.drafts] if sequence.tokens else []
 
 
 def _processing(sequence: Sequence) -> ProcessedRow:

@@ -23,6 +23,7 @@ from gpu_worker.sampler.logits_processors import load_processors
 from gpu_worker.scheduler import Scheduler
 from shared import log
 from shared.clock import MonotonicClock
+from shared.errors import ConfigError
 from shared.metrics import Endpoint
 from shared.protocol import HealthReply, WorkerReply
 
@@ -39,6 +40,7 @@ class Worker:
         shape = RunnerShape(
             max_slots=settings.max_slots,
             max_length=settings.max_length,
+            max_width=1 + (settings.max_draft_tokens if settings.drafter != "none" else 0),
             prefill_chunk=min(settings.prefill_chunk, settings.max_length),
         )
         synthetic = SyntheticOptions(seed=settings.seed, forward_ms=settings.forward_ms, mean_length=settings.mean_length)
@@ -105,6 +107,8 @@ class Worker:
 def _pipeline(runner: ModelRunner, last_resort_s: float) -> Pipeline:
     if runner.device.type != "cuda":
         return HostPipeline(runner, last_resort_s)
+    if runner.max_width > 1:
+        raise ConfigError(f"max_draft_tokens has value {runner.max_width - 1}; on a GPU it must be 0", field="max_draft_tokens")
     from gpu_worker.cuda_pipeline import CudaPipeline
 
     return CudaPipeline(runner, last_resort_s)

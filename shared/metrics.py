@@ -30,6 +30,7 @@ gpu_invalid_token_total = Counter("gpu_invalid_token_total", "Sampled ids refuse
 mask_rows_total = Counter("guided_mask_rows_total", "Rows received by kind", ["kind"])
 mask_bytes_total = Counter("guided_mask_bytes_total", "Bytes of step answers received")
 holds_total = Counter("guided_holds_total", "Sequences that repeated a step")
+draft_tokens_total = Counter("guided_draft_tokens_total", "Drafted tokens: accepted, verified, rewound", ["outcome"])
 session_replays_total = Counter("session_replays_total", "Sessions rebuilt on a service", ["reason"])
 peer_up = Gauge("zmq_peer_up", "1 while a grammar service is registered", ["peer"])
 reconnects_total = Counter("zmq_reconnects_total", "Handshakes after the first")

@@ -125,7 +125,8 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Delta(Message, tag="delta", frozen=True, kw_only=True):
-    """A piece of one choice; ``sequence_number`` counts from 0 without gaps for each choice."""
+    """A piece of one choice; ``sequence_number`` counts from 0 without gaps for each choice. ``logits``: float32 little-endian [V] of
+    each token, as the model gave them."""
 
     request_id: RequestId
     choice: Count
@@ -133,6 +134,7 @@ class Delta(Message, tag="delta", frozen=True, kw_only=True):
     text: str
     token_ids: TokenList
     logprobs: Annotated[list[TokenLogprob], Meta(max_length=1 << 18)] | None = None
+    logits: Annotated[list[bytes], Meta(max_length=64)] | None = None
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -149,7 +151,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Counts and times of a request. ``rows`` counts mask rows by kind name."""
+    """Counts and times of a request. ``rows`` counts mask rows by kind name. Of the drafts, ``accepted`` became tokens,
+    ``verified`` had a row to be compared with, ``rewound`` were fed to the model and taken back."""
 
     prompt_tokens: Count
     completion_tokens: Count
@@ -159,6 +162,9 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     rows: Annotated[dict[Name, Count], Meta(max_length=64)] = {}
     replays: Count = 0
     holds: Count = 0
+    drafts_accepted: Count = 0
+    drafts_verified: Count = 0
+    drafts_rewound: Count = 0
 
 
 class Done(Message, tag="done", frozen=True, kw_only=True):

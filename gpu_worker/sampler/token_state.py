@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 
 import numpy as np
@@ -38,6 +39,12 @@ class TokenState:
             self._seen.add(token_id)
             if self.mask is not None:
                 clear_bit(self.mask, token_id)
+
+    def fork(self) -> TokenState:
+        """A copy that drafts can be pushed on. Raises ValueError under no_repeat_ngram_size, whose index and mask are shared."""
+        if self.rules.ngram_size:
+            raise ValueError("bans of n-grams are not followed ahead")
+        return copy.copy(self)
 
     @property
     def stop_found(self) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shared import metrics
+
 
 @dataclass(slots=True)
 class DraftCounters:
@@ -16,6 +18,8 @@ class DraftCounters:
 
     def add(self, drafted: int, usable: int, accepted: int) -> None:
         """One step: ``drafted`` tokens fed, ``usable`` of them with a row, ``accepted`` of these kept."""
-        self.accepted += accepted
-        self.verified += min(drafted, usable)
-        self.rewound += drafted - accepted
+        verified, rewound = min(drafted, usable), drafted - accepted
+        self.accepted, self.verified, self.rewound = self.accepted + accepted, self.verified + verified, self.rewound + rewound
+        for outcome, count in (("accepted", accepted), ("verified", verified), ("rewound", rewound)):
+            if count:
+                metrics.draft_tokens_total.labels(outcome).inc(count)

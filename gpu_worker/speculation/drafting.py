@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Protocol, get_args
 
+from gpu_worker.sampler.tiers import Tier, tier_of
 from gpu_worker.speculation.chained import ChainedDrafter
 from gpu_worker.speculation.drafter import Drafter
 from gpu_worker.speculation.forced import ForcedDrafter
@@ -53,7 +54,10 @@ class Drafting:
         most = min(self.max_drafts, text.max_tokens - len(text.tokens) - 1)
         if text.guided and not text.tokens:
             most = 0
-        return text.progress.propose(text.tokens, most)
+        drafts = text.progress.propose(text.tokens, most)
+        if not text.guided:
+            text.progress.depth = 1 + len(drafts)
+        return drafts
 
 
 def make_drafter(name: str, text: Text) -> Drafter:
@@ -67,5 +71,5 @@ def make_drafter(name: str, text: Text) -> Drafter:
 
 
 def may_draft(params: SamplingParams) -> bool:
-    """Bans of n-grams depend on drafts in a way that is not followed ahead: such a text goes token by token."""
-    return params.no_repeat_ngram_size == 0
+    """Bans of n-grams and logits processors are not followed ahead: such a text goes token by token."""
+    return params.no_repeat_ngram_size == 0 and tier_of(params) is Tier.FAST

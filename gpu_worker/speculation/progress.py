@@ -39,4 +39,4 @@ class DraftProgress:
         """The step gave ``num_tokens``: all but the last are drafts that stood."""
         if num_tokens > 0:
             self.counters.add(len(self.drafts), self.depth - 1, num_tokens - 1)
-            self.drafts = []
+            self.drafts, self.depth = [], 1
