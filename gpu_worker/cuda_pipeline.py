@@ -75,7 +75,9 @@ class CudaPipeline(Pipeline):
 
     def unsupported(self, params: SamplingParams) -> list[str]:
         changed = [name for name in params.__struct_fields__ if getattr(params, name) != getattr(NEUTRAL, name)]
-        return [name for name in changed if name not in ON_DEVICE]
+        # Texts are ranked by log-probabilities.
+        unranked = ["best_of"] if params.is_ranked and "logprobs" not in ON_DEVICE else []
+        return [name for name in changed if name not in ON_DEVICE] + unranked
 
     def row_buffers(self) -> list[NDArray[np.int32]]:
         return [launch.descriptor.rows.numpy() for launch in self._ring]

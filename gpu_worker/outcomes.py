@@ -65,7 +65,7 @@ class Outcomes:
         if not 0 <= token_id < self._vocab_size:
             return self._no_token(sequence, status)
         previous_s = sequence.last_token_s
-        delta = sequence.take(token_id, _logprob(sequence, result, slot, token_id), now_s)
+        delta = sequence.take(token_id, _logprob(sequence, result, slot, token_id), now_s, logits=result.logits.get(slot))
         if previous_s:
             metrics.inter_token_latency_seconds.observe(now_s - previous_s)
         else:

@@ -22,6 +22,10 @@ ENTRY_BYTES, TOP_BYTES = 20, 16
 """A token's log-probability in a reply, and one alternative, at most."""
 
 
+MAX_LOGITS_BYTES = 64 << 20
+"""Logits that one request may have returned."""
+
+
 class PromptEncoder(Protocol):
     """Turns text and chats into token ids (``gpu_worker.models.chat``)."""
 
@@ -95,6 +99,7 @@ def admit(message: Generate, client: bytes, model: Model, *, now_s: float, deadl
         raise TooLarge(f"{len(prompt)} prompt tokens leave no room in {model.max_length}", field="prompt")
     _check_ids(message.output_token_ids, model.vocabulary, "output_token_ids")
     _check_reply(params, len(prompt))
+    _check_logits(params, message.stream, min(params.max_tokens, room) * model.vocabulary.size)
     if len(message.output_token_ids) >= params.max_tokens:
         raise BadRequest("as many tokens as max_tokens are already there", field="output_token_ids")
     wanted_s = min(message.deadline_s or deadline_s, max_deadline_s)
@@ -111,6 +116,17 @@ def _check_reply(params: SamplingParams, prompt_tokens: int) -> None:
     num_bytes = prompt_tokens * (ENTRY_BYTES + TOP_BYTES * (params.prompt_logprobs or 0))
     if params.prompt_logprobs is not None and num_bytes > MAX_FRAME_BYTES // 2:
         raise TooLarge(f"those of {prompt_tokens} tokens do not fit in a reply", field="prompt_logprobs")
+
+
+def _check_logits(params: SamplingParams, stream: bool, num_logits: int) -> None:
+    """Returned logits travel with the pieces of the text, and a client that reads slowly must not fill the worker's memory."""
+    if not params.return_generation_logits:
+        return
+    if not stream or params.is_ranked:
+        raise BadRequest("the logits come with streamed pieces, which this request has not", field="return_generation_logits")
+    if 4 * params.n * num_logits > MAX_LOGITS_BYTES:
+        text = f"{4 * params.n * num_logits} bytes; at most {MAX_LOGITS_BYTES} are returned, so lower max_tokens"
+        raise TooLarge(text, field="return_generation_logits")
 
 
 def _rules(params: SamplingParams, model: Model) -> SamplingRules:

@@ -108,7 +108,7 @@ class Sequence:
         """Tokens to write before the golden token is fed."""
         return len(self.request.prompt_token_ids) + len(self.tokens) - 1
 
-    def take(self, token_id: int, logprob: TokenLogprob | None, now_s: float) -> Delta:
+    def take(self, token_id: int, logprob: TokenLogprob | None, now_s: float, *, logits: bytes | None = None) -> Delta:
         """Commits a sampled token; ``finish`` is set where it is the last. Returns the piece that may be shown."""
         self._commit(token_id)
         self.row_ready, self.held_since_s = False, None
@@ -118,7 +118,7 @@ class Sequence:
             self.logprobs.append(logprob)
             self.cumulative_logprob += logprob.logprob
         self.finish = self.rules.check(token_id, len(self.tokens), stop_found=self.state.stop_found)
-        return self._delta(self._push([token_id]), [token_id], [logprob] if logprob else None)
+        return self._delta(self._push([token_id]), [token_id], [logprob] if logprob else None, logits)
 
     def continue_from(self, token_ids: list[int]) -> Finish | None:
         """Tokens that were generated elsewhere (spec 59, 60): their stop checks come before scheduling. Nothing is sent."""
@@ -150,12 +150,12 @@ class Sequence:
         self.text += piece
         return piece if self.request.params.detokenize else ""
 
-    def _delta(self, text: str, token_ids: list[int], logprobs: list[TokenLogprob] | None) -> Delta:
+    def _delta(self, text: str, token_ids: list[int], logprobs: list[TokenLogprob] | None, logits: bytes | None) -> Delta:
         number, self.deltas = self.deltas, self.deltas + 1
         text = text if number else self.prefix + text
         return Delta(
             request_id=self.request.request_id, choice=self.child, sequence_number=number, text=text, token_ids=token_ids,
-            logprobs=logprobs,
+            logprobs=logprobs, logits=None if logits is None else [logits],
         )  # fmt: skip
 
     def cut(self) -> str:

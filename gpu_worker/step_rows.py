@@ -119,6 +119,7 @@ class StepRows:
             launch=launch, action=action, bitmask=torch.from_numpy(self._ring[launch % RING]), epoch=epoch,
             rows=self._params.rows(position), overlay=overlay, num_logprobs=max(wanted, default=None),
             ahead=look_ahead(sequences, self._params, position, overlay), processed=self._processed(sequences),
+            return_logits=[s.slot for s in sequences if s.params.return_generation_logits],
             processing=[_processing(s) for s in sequences if tier_of(s.params) is Tier.FULL],
         )  # fmt: skip
 

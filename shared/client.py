@@ -23,7 +23,20 @@ import msgspec
 from shared import protocol
 from shared.connection import Connection
 from shared.errors import BadRequest, TooLarge, WorkerLost
-from shared.protocol import Accepted, Cancel, ChatMessage, Choice, Delta, Done, Failed, Generate, Health, HealthReply, TokenLogprob, Usage
+from shared.protocol import (
+    Accepted,
+    Cancel,
+    ChatMessage,
+    Choice,
+    Delta,
+    Done,
+    Failed,
+    Generate,
+    Health,
+    HealthReply,
+    TokenLogprob,
+    Usage,
+)
 
 DEFAULT_ADDRESS = "tcp://127.0.0.1:5555"
 ResultT = TypeVar("ResultT")

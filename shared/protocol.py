@@ -125,8 +125,8 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Delta(Message, tag="delta", frozen=True, kw_only=True):
-    """A piece of one choice; ``sequence_number`` counts from 0 without gaps for each choice. ``logits``: float32 little-endian [V] of
-    each token, as the model gave them."""
+    """A piece of one choice; ``sequence_number`` counts from 0 without gaps for each choice. ``logits``: float32
+    little-endian [V] of each token, as the model gave them."""
 
     request_id: RequestId
     choice: Count
@@ -134,7 +134,7 @@ class Delta(Message, tag="delta", frozen=True, kw_only=True):
     text: str
     token_ids: TokenList
     logprobs: Annotated[list[TokenLogprob], Meta(max_length=1 << 18)] | None = None
-    logits: Annotated[list[bytes], Meta(max_length=64)] | None = None
+    logits: Annotated[list[Annotated[bytes, Meta(max_length=MAX_FRAME_BYTES)]], Meta(max_length=64)] | None = None
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

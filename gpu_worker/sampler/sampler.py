@@ -36,6 +36,9 @@ def sample_launch(logits: torch.Tensor | None, descriptor: Descriptor, action: N
         _score_raw(result, logits[:, 0], descriptor, [row.slot for row in changed if row.slot not in failed], vocab_size)
     elif logits is not None:
         _sample_rows(result, logits[:, 0], descriptor, vocab_size)
+    if logits is not None:
+        told = [slot for slot in descriptor.return_logits if result.token[slot] >= 0]
+        result.logits = {slot: logits[slot, 0].to(torch.float32).numpy().astype("<f4").tobytes() for slot in told}
     return result
 
 

@@ -7,7 +7,7 @@ import torch
 from gpu_worker.models.base import RunnerShape
 from gpu_worker.models.synthetic import SyntheticRunner
 from gpu_worker.sampler.logprobs import PromptScores
-from shared.errors import TooLarge
+from shared.errors import BadRequest, TooLarge
 from tests.requests_of import make_request
 from tests.sampling_bench import Bench, V, table
 from tests.vocabularies import tiny
@@ -72,6 +72,34 @@ def test_logits_of_a_chunk_are_those_of_its_tokens():
     logits = runner.prefill_logits(1, [65, 66, 67], 0)
     assert torch.equal(logits[2], runner.prefill(0, [65, 66, 67], 0, last=True))
     assert torch.equal(logits[0], runner.prefill(0, [65], 0, last=True))
+
+
+@pytest.mark.parametrize("guide", [None, lambda tokens: {1, 2, 9}])
+def test_returned_logits_are_the_models(guide):  # spec 127
+    with Bench() as bench:
+        plain = bench.start(0, temperature=1.0, seed=4, max_tokens=3, guide=guide)
+        asks = bench.start(
+            1, temperature=1.0, seed=4, max_tokens=3, guide=guide, return_generation_logits=True, logit_bias={"3": 0.0}
+        )
+        bench.step(held=[1])
+        bench.run(3)
+        bench.outcomes.flush()
+        pieces = [piece for piece in bench.replies if piece.logits is not None]
+        assert asks.tokens == plain.tokens
+        assert len(pieces) == len(asks.tokens)
+        for before, piece in zip([0, *asks.tokens], pieces, strict=False):
+            assert np.array_equal(np.frombuffer(piece.logits[0], "<f4"), table()[before])
+        assert len([piece for piece in bench.replies if piece.logits is None]) == len(plain.tokens)
+
+
+@pytest.mark.parametrize(
+    ("fields", "params"),
+    [({"stream": False}, {}), ({}, {"n": 1, "best_of": 2, "temperature": 1.0}), ({"max_length": 1 << 17}, {"max_tokens": 1 << 16})],
+)
+def test_logits_that_cannot_be_returned(fields, params):  # spec 76
+    with pytest.raises(BadRequest) as caught:
+        make_request(params={"return_generation_logits": True, **params}, **fields)
+    assert caught.value.field == "return_generation_logits"
 
 
 def test_a_reply_must_hold_them():  # spec 76: refused by name
