@@ -16,17 +16,18 @@ import numpy as np
 from benchmarks import report
 from benchmarks.documents import schemas
 from benchmarks.serving import VOCAB_SIZE, vocabulary_file
+from gpu_worker.models.chat import TableChat
+from gpu_worker.models.vocabulary import vocabulary_of_tiktoken
 from grammar_service import engines
 from grammar_service.cache import CompiledGrammar
 from grammar_service.compile import build, plan_of
 from grammar_service.peer import Peer
+from grammar_service.row_pool import RowPool
 from grammar_service.rows import RowStore
 from grammar_service.sessions import Sessions
 from grammar_service.stepper import Budget, Stepper
 from grammar_service.vocabularies import Loaded
 from grammar_service.walks import walk
-from gpu_worker.models.chat import TableChat
-from gpu_worker.models.vocabulary import vocabulary_of_tiktoken
 from shared import digest
 from shared.bitmask import num_words
 from shared.guide import make_guide
@@ -86,8 +87,8 @@ class StepPath:
         empty, empty_bytes, _ = self.run(peer, walkers)
         warm, warm_bytes, step_s = self.run(peer, walkers)
         return {
-            "sessions": sessions, "bare rows/s": bare, "service rows/s": warm, "ratio": warm / bare, "ratio, empty pool": empty / bare,
-            "bytes/row, empty pool": empty_bytes, "bytes/row, warm": warm_bytes, "p50 ms": 1e3 * statistics.median(step_s),
+            "sessions": sessions, "bare rows/s": bare, "service rows/s": warm, "ratio": warm / bare,
+            "ratio, empty pool": empty / bare, "bytes/row, empty pool": empty_bytes, "bytes/row, warm": warm_bytes, "p50 ms": 1e3 * statistics.median(step_s),
         }  # fmt: skip
 
     def peer(self) -> Peer:
@@ -95,6 +96,7 @@ class StepPath:
         rows = RowStore(self.size, 64 << 20)
         peer = Peer(1)
         peer.loaded, peer.sessions = self.loaded._replace(rows=rows), Sessions(rows, walk)
+        peer.pool = RowPool(0, POOL_ROWS)
         peer.stepper = Stepper(self.engines, rows, Budget(5.0, 5.0))
         return peer
 

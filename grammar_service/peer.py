@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from grammar_service.cache import CompiledGrammar
-from grammar_service.rows import Frames
+from grammar_service.frames import Frames
+from grammar_service.row_pool import RowPool
 from grammar_service.sessions import Answer, Sessions
 from grammar_service.stepper import Job, Stepper
 from grammar_service.vocabularies import Loaded
 from shared import digest
 from shared.errors import BadRequest, MaskstreamError
-from shared.protocol import Open, Opened, Plan, Step, StepAnswer, StepAnswerEntry, StepEntry, WireError, encode
+from shared.protocol import Open, Opened, Plan, Step, StepAnswer, StepAnswerEntry, StepEntry, Welcome, WireError, encode
 
 UNKNOWN_PLAN = WireError(code="unknown_plan", message="send the plan along")
 
@@ -35,8 +36,17 @@ class Peer:
         self.loaded: Loaded | None = None
         self.sessions: Sessions | None = None
         self.stepper: Stepper | None = None
+        self.pool = RowPool()
         self.plans: dict[bytes, Plan] = {}
         self.waiting: dict[int, Waiting] = {}
+
+    def is_granted(self, welcome: Welcome) -> bool:
+        """Whether it says what an earlier one said."""
+        return (welcome.fingerprint, welcome.pool_base, welcome.pool_rows) == (self.fingerprint, self.pool.base, self.pool.rows)
+
+    def grant(self, welcome: Welcome) -> None:
+        """The part of the worker's row pool that may be written, of which nothing is written yet."""
+        self.pool = self.pool.grant(welcome.pool_base, welcome.pool_rows)
 
     def plan_of(self, message: Open) -> Plan | None:
         """The plan that an Open pins. Raises BadRequest where it is not the one that the digest names."""
@@ -76,6 +86,7 @@ class Peer:
         """Runs the entries that can run; answers in parts, as frames. Those that wait for a grammar are kept."""
         if self.sessions is None or self.stepper is None:
             return
+        self.pool.begin(message.step, message.retired_step)
         entries: dict[int, StepEntry] = {}
         jobs: list[Job] = []
         at_once: list[tuple[StepEntry, Answer]] = []
@@ -117,9 +128,9 @@ class Peer:
         return len(self.sessions) if self.sessions is not None else 0
 
     def _encode(self, step: int, answers: list[tuple[StepEntry, Answer]]) -> list[bytes]:
-        frames = Frames()
+        frames = Frames(self.pool)
         entries = [self._entry(entry, answer, frames) for entry, answer in answers]
-        return [encode(StepAnswer(step=step, entries=entries)), *frames.frames]
+        return [encode(StepAnswer(step=step, entries=entries, writes=frames.writes)), *frames.frames]
 
     def _entry(self, entry: StepEntry, answer: Answer, frames: Frames) -> StepAnswerEntry:
         session = self.sessions.get(entry.handle) if self.sessions is not None else None

@@ -1,4 +1,4 @@
-"""Rows by content: equal rows are one object, encoded once; and how the rows of one answer become wire rows and frames.
+"""Rows by content: equal rows are one object, encoded once.
 
 A row repeats an earlier one 99 times of 100, so the work of a row is a hash and a look-up. The hash (xxh3-128) is not proof
 against an adversary: on a hit the words are compared.
@@ -7,7 +7,6 @@ against an adversary: on a hit the words are compared.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
 
 import numpy as np
 import xxhash
@@ -16,12 +15,14 @@ from shared.bitmask import RowKind, Words, clear_bit, encode, is_alive
 from shared.protocol import WireRow
 
 _NO_STOPS: frozenset[int] = frozenset()
+POOLED_IDS = 4  # a reference takes 10 bytes
 
 
 class Row:
-    """An immutable row: ``words`` int32 [ceil(V / 32)] over ``data``, its kind (never STOP_ONLY), and the ids of a small one."""
+    """An immutable row: ``words`` int32 [ceil(V / 32)] over ``data``, its kind (never STOP_ONLY), the ids of a small one, and how
+    it travels inline (None: its words in a frame). ``pooled``: a reference to it is shorter."""
 
-    __slots__ = ("alive", "data", "id_set", "ids", "kind", "words")
+    __slots__ = ("alive", "data", "id_set", "ids", "inline", "kind", "pooled", "words")
 
     def __init__(self, data: bytes, vocab_size: int) -> None:
         self.data = data
@@ -31,10 +32,18 @@ class Row:
         self.kind = encoded.kind
         self.id_set = frozenset(encoded.ids)
         self.ids = np.asarray(encoded.ids, dtype="<i4").tobytes() if encoded.kind is RowKind.SPARSE else b""
+        self.inline = _inline(self)
+        self.pooled = self.inline is None or len(self.ids) >= 4 * POOLED_IDS
 
     def allows(self, token_id: int) -> bool:
         """True if the token's bit is set."""
         return 0 <= token_id < len(self.data) * 8 and bool((self.data[token_id >> 3] >> (token_id & 7)) & 1)
+
+
+def _inline(row: Row) -> WireRow | None:
+    if row.kind is RowKind.DENSE or not row.alive:
+        return None
+    return WireRow(row.kind, next(iter(row.id_set))) if row.kind is RowKind.SINGLE else WireRow(row.kind, 0, row.ids)
 
 
 class RowStore:
@@ -75,31 +84,3 @@ class RowStore:
 
 def _size(row: Row) -> int:
     return len(row.data) + len(row.ids) + 500
-
-
-class Frames:
-    """The DENSE frames of one answer; equal rows share a frame."""
-
-    def __init__(self) -> None:
-        self.frames: list[bytes] = []
-        self._index: dict[int, int] = {}
-
-    def wire(self, rows: Sequence[Row], stop_ids: frozenset[int]) -> list[WireRow]:
-        """Wire rows of one session, whose stop set is ``stop_ids``."""
-        return [self._one(row, stop_ids) for row in rows]
-
-    def _one(self, row: Row, stop_ids: frozenset[int]) -> WireRow:
-        if row.kind is RowKind.DENSE or not row.alive:
-            return WireRow(RowKind.DENSE, self._frame(row))
-        if row.id_set and row.id_set == stop_ids:
-            return WireRow(RowKind.STOP_ONLY)
-        if row.kind is RowKind.SINGLE:
-            return WireRow(RowKind.SINGLE, next(iter(row.id_set)))
-        return WireRow(row.kind, 0, row.ids)
-
-    def _frame(self, row: Row) -> int:
-        index = self._index.get(id(row))
-        if index is None:
-            index = self._index[id(row)] = len(self.frames)
-            self.frames.append(row.data)
-        return index

@@ -24,7 +24,9 @@ from shared.protocol import (
     Message,
     Ping,
     Pong,
+    Ready,
     Step,
+    Welcome,
     encode,
 )  # fmt: skip
 
@@ -54,6 +56,8 @@ class Service:
             Step: self._on_step, Close: self._on_close, Ping: self._on_ping, HelloAgain: self._on_hello_again, Pong: _ignore,
             **self._admission.handlers(),
         }  # fmt: skip
+        self._admit_welcome = self._handlers[Welcome]
+        self._handlers[Welcome] = self._on_welcome
 
     def run(self) -> None:
         """The loop. Raises ConfigError for a worker address that may not be used."""
@@ -107,6 +111,15 @@ class Service:
 
     def _on_ping(self, peer: Peer, message: Ping) -> None:
         self.send(peer.link, Pong(nonce=message.nonce, sessions=self.num_sessions(), queue=self._admission.num_waiting))
+
+    def _on_welcome(self, peer: Peer, message: Welcome) -> None:
+        """The first of a connection is for admission; another one only takes back what was written into the pool."""
+        again = peer.loaded is not None and message.pool_rows > 0 and peer.is_granted(message)
+        peer.grant(message)
+        if again:
+            self.send(peer.link, Ready(fingerprint=message.fingerprint))
+        else:
+            self._admit_welcome(peer, message)
 
     def _on_hello_again(self, peer: Peer, message: HelloAgain) -> None:
         self.send(peer.link, self._hello)

@@ -14,7 +14,6 @@ from grammar_service.sessions import Answer, Session, Walking
 from shared import metrics
 from shared.errors import MaskstreamError, StepTimeout
 
-
 MEASURED = 500  # a turn shorter than this part of the soft budget counts as CPU time unmeasured
 
 

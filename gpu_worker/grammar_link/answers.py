@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from gpu_worker.grammar_link.partitions import Partition, ids_fit
 from gpu_worker.grammar_link.sessions import Session
-from shared.bitmask import SPARSE_MAX_IDS, RowKind
+from shared.bitmask import RowKind
 from shared.protocol import StepAnswerEntry, StepStatus, WireRow
 
 _ROWLESS = (StepStatus.DEAD_END, StepStatus.REFUSED, StepStatus.FAILED, StepStatus.RESYNC)
@@ -20,8 +21,10 @@ def stale(session: Session | None, peer: bytes, entry: StepAnswerEntry) -> str:
     return "duplicate" if session.pending.answered else ""
 
 
-def misfit(session: Session, entry: StepAnswerEntry, frame_bytes: tuple[int, ...], vocab_size: int) -> str:
-    """Why an answer to the current walk cannot be right ("" if it can)."""
+def misfit(
+    session: Session, entry: StepAnswerEntry, frame_bytes: tuple[int, ...], vocab_size: int, partition: Partition | None
+) -> str:
+    """Why an answer to the current walk cannot be right ("" if it can); ``pool``: it refers to a row that is not there."""
     pending = session.pending
     if pending is None or entry.digest != pending.digest:
         return "digest"
@@ -31,6 +34,8 @@ def misfit(session: Session, entry: StepAnswerEntry, frame_bytes: tuple[int, ...
         return "counts"
     if not all(_row_fits(row, frame_bytes, vocab_size) for row in entry.rows):
         return "row"
+    if not all(partition is not None and partition.holds(row) for row in entry.rows if row.kind == RowKind.POOL):
+        return "pool"
     return "" if all(0 <= token_id < vocab_size for token_id in entry.forced) else "forced"
 
 
@@ -53,8 +58,5 @@ def _row_fits(row: WireRow, frame_bytes: tuple[int, ...], vocab_size: int) -> bo
     if row.kind == RowKind.SINGLE:
         return 0 <= row.value < vocab_size
     if row.kind == RowKind.SPARSE:
-        if not 0 < len(row.ids) <= 4 * SPARSE_MAX_IDS or len(row.ids) % 4:
-            return False
-        ids = memoryview(row.ids).cast("i")
-        return 0 <= min(ids) and max(ids) < vocab_size
-    return row.kind in (RowKind.ALL, RowKind.STOP_ONLY)  # no pool partition is granted yet: a POOL row refers to nothing
+        return ids_fit(row.ids, vocab_size)
+    return row.kind in (RowKind.ALL, RowKind.STOP_ONLY, RowKind.POOL)

@@ -7,21 +7,25 @@ from concurrent.futures import Future
 from typing import NamedTuple
 
 from gpu_worker.grammar_link.events import CompileEnded, Deliver
-from gpu_worker.grammar_link.rows import Frame
+from gpu_worker.grammar_link.frame import Frame
+from gpu_worker.grammar_link.row_pool import RowPool
+from gpu_worker.grammar_link.rows import Content, content
 from gpu_worker.grammar_link.ticket import StepTicket
 from gpu_worker.grammar_link.walks import SessionId
 from shared.errors import MaskstreamError, WorkerLost
+from shared.protocol import PoolWrite
 
 
 class _Kept(NamedTuple):
     answer: Deliver
-    frames: Sequence[Frame]
+    content: Content
 
 
 class Deliveries:
     """Carries out the actions that end at a caller. A failed session keeps its error until it is closed."""
 
-    def __init__(self) -> None:
+    def __init__(self, pool: RowPool) -> None:
+        self._pool = pool
         self._futures: dict[int, Future] = {}  # type: ignore[type-arg]
         self._tickets: dict[SessionId, StepTicket] = {}
         self._kept: dict[SessionId, _Kept] = {}
@@ -47,13 +51,17 @@ class Deliveries:
             future.set_result(ended.compiled)
 
     def deliver(self, answer: Deliver, frames: Sequence[Frame]) -> None:
-        self._kept[answer.session] = _Kept(answer, frames)
+        self._kept[answer.session] = _Kept(answer, content(answer.entry, frames, self._pool))
         self.redeliver(answer.session)
+
+    def write_pool(self, write: PoolWrite, frames: Sequence[Frame]) -> None:
+        """A row for answers to come."""
+        self._pool.write(write, frames)
 
     def redeliver(self, session: SessionId) -> None:
         kept, ticket = self._kept.get(session), self._tickets.get(session)
         if kept is not None and ticket is not None:
-            ticket.deliver(kept.answer.entry, kept.frames, kept.answer.stop_ids, kept.answer.service)
+            ticket.deliver(kept.answer.entry, kept.content, kept.answer.stop_ids, kept.answer.service)
 
     def fail(self, session: SessionId, error: MaskstreamError) -> None:
         error = self._errors.setdefault(session, error)  # the first one is the cause

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from gpu_worker.grammar_link.walks import SessionId, Walk
 from shared.errors import MaskstreamError
 from shared.guide import Guide
-from shared.protocol import Compiled, Plan, ServiceMessage, StepAnswerEntry, WorkerMessage
+from shared.protocol import Compiled, Plan, PoolWrite, ServiceMessage, StepAnswerEntry, WorkerMessage
 
 Peer = bytes
 """Routing id of a connection."""
@@ -105,6 +105,12 @@ class Deliver(NamedTuple):
     service: str
 
 
+class WritePool(NamedTuple):
+    """Put a row into the pool; its frame is one of the event being handled."""
+
+    write: PoolWrite
+
+
 class Redeliver(NamedTuple):
     """A retry of a walk whose answer was delivered before."""
 
@@ -130,4 +136,4 @@ class Count(NamedTuple):
     label: str = ""
 
 
-Action = Send | SendChunk | CompileEnded | Deliver | Redeliver | SessionFailed | PeerChanged | Count
+Action = Send | SendChunk | CompileEnded | Deliver | WritePool | Redeliver | SessionFailed | PeerChanged | Count

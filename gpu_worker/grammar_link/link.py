@@ -109,12 +109,14 @@ class GrammarLink:
         if self._pump is not None:
             self._pump.post(CloseSession(session))
 
-    def submit(self, step: int, walks: Sequence[Walk], out: Words, *, retired_step: int = 0) -> StepTicket:
+    def submit(self, step: int, walks: Sequence[Walk], out: Words, *, retired_step: int | None = None) -> StepTicket:
         """Asks for the rows of a step. ``out`` is int32 [rows, W], C-contiguous; it is written until the ticket is sealed.
+        ``retired_step``: every read of rows answered for steps up to it has ended; None: rows are read as they come, so the step
+        before the last has.
         Raises BadRequest where the buffer or a walk's place in it is wrong."""
         self._check(walks, out)
         ticket = StepTicket(walks, out, self.vocab_size, self._held)
-        self._running().post(SubmitStep(step, retired_step, tuple(walks)), ticket)
+        self._running().post(SubmitStep(step, max(step - 2, 0) if retired_step is None else retired_step, tuple(walks)), ticket)
         return ticket
 
     def _running(self) -> Pump:

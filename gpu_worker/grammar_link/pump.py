@@ -28,8 +28,10 @@ from gpu_worker.grammar_link.events import (
     SendFailed,
     SessionFailed,
     Tick,
+    WritePool,
 )
 from gpu_worker.grammar_link.router import Router
+from gpu_worker.grammar_link.row_pool import RowPool
 from gpu_worker.grammar_link.ticket import StepTicket
 from shared import log, metrics, protocol
 from shared.clock import Clock
@@ -51,7 +53,7 @@ class Pump(threading.Thread):
         self._socket, self._router, self._chunks, self._clock = socket, router, chunks, clock
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._inbox: deque[tuple[Event, Attachment]] = deque()
-        self._deliveries = Deliveries()
+        self._deliveries = Deliveries(RowPool(router.settings.num_pool_rows, router.vocabulary.vocab_size))
         self._log = log.get("grammar_link")
         self._stopping = False
         self._tick_due_s = self._validate_due_s = 0.0
@@ -165,6 +167,8 @@ class Pump(threading.Thread):
             return self._send(action.peer, chunk)
         if isinstance(action, Deliver):
             self._deliveries.deliver(action, frames)
+        elif isinstance(action, WritePool):
+            self._deliveries.write_pool(action.write, frames)
         elif isinstance(action, Redeliver):
             self._deliveries.redeliver(action.session)
         elif isinstance(action, CompileEnded):

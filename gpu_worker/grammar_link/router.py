@@ -24,6 +24,7 @@ from gpu_worker.grammar_link.events import (
     SendFailed,
     SubmitStep,
 )  # fmt: skip
+from gpu_worker.grammar_link.partitions import Partitions
 from gpu_worker.grammar_link.plans import PlanBook
 from gpu_worker.grammar_link.quarantine import Quarantine
 from gpu_worker.grammar_link.services import Service, Services
@@ -49,8 +50,9 @@ from shared.protocol import (
     WorkerMessage,
 )  # fmt: skip
 
-GUILTY = ("silent", "send_failed")
-"""Ends of a connection that a guide may have caused; a service that says Hello again is alive."""
+GUILTY = ("send_failed",)
+"""Ends of a connection that a guide may have caused. A silent service may be stopped, cut off or starved of CPU time, which is no
+guide's doing: one whose loop hangs is killed by its own watcher and then counts. One that says Hello again is alive."""
 
 
 class Router:
@@ -61,6 +63,7 @@ class Router:
         self._actions: list[Action] = []
         self._nonce = 0
         self.services = Services(settings)
+        self.partitions = Partitions(settings)
         self.lane = Quarantine(settings.poison_ttl_s)
         self.plans = PlanBook(settings)
         self.compiling = CompileDesk(settings, self.services, self.plans, self._actions)
@@ -110,6 +113,9 @@ class Router:
         message = event.message
         if isinstance(message, StepAnswer):
             self.sessions.answered(service, message, event.frame_bytes)
+            if service.pool_lost:  # before the replays that follow
+                service.pool_lost = False
+                self._welcome(service.peer)
         elif isinstance(message, Opened):
             self.sessions.opened(service, message)
         elif isinstance(message, Compiled):
@@ -142,14 +148,16 @@ class Router:
         if self.services.is_full():
             self._actions.append(Count("rejected", "too_many_services"))
             return
-        self.services.add(peer, hello, now_s)
+        self.services.add(peer, hello, now_s).partition = self.partitions.grant(self.sessions.dispatcher.retired_step)
 
     def _welcome(self, peer: Peer) -> None:
-        table = self.vocabulary
+        table, service = self.vocabulary, self.services.get(peer)
+        partition = service.partition if service is not None else None
         self._actions.append(
             Send(peer, Welcome(
                 worker=self._worker, fingerprint=table.fingerprint, vocab_size=table.vocab_size, vocabulary_bytes=table.num_bytes,
                 num_chunks=table.num_chunks, lease_s=self.settings.lease_s,
+                pool_base=partition.base if partition else 0, pool_rows=partition.rows if partition else 0,
             ))
         )  # fmt: skip
 
@@ -174,6 +182,8 @@ class Router:
         if self.services.get(peer) is None:
             return
         service = self.services.remove(peer)
+        if service.partition is not None:
+            self.partitions.release(service.partition, self.sessions.dispatcher.step)
         if service.ready:
             self._actions.append(PeerChanged(service.name, False))
         guilty = reason in GUILTY

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gpu_worker.grammar_link.events import Peer
+from gpu_worker.grammar_link.partitions import Partition
 from gpu_worker.grammar_link.settings import LinkSettings
 from gpu_worker.grammar_link.walks import SessionId
 from shared.protocol import Hello, Plan
@@ -19,7 +20,8 @@ STRANGER_BACKOFF_MAX_S = 5.0
 @dataclass(slots=True)
 class Service:
     """One connection of a grammar service. ``due`` waits for credit; ``outstanding`` maps a sent Step to what of it is unanswered;
-    ``abandoned`` are the guides of sessions that were taken away since it fell silent."""
+    ``abandoned`` are the guides of sessions that were taken away since it fell silent; ``pool_lost``: it refers to rows that
+    are not in its ``partition`` of the pool."""
 
     peer: Peer
     name: str
@@ -35,6 +37,8 @@ class Service:
     due: dict[SessionId, None] = field(default_factory=dict)
     outstanding: dict[int, set[SessionId]] = field(default_factory=dict)
     abandoned: set[str] = field(default_factory=set)
+    partition: Partition | None = None
+    pool_lost: bool = False
 
     def offers(self, plan: Plan) -> bool:
         """Exactly the engine and version that the plan is pinned to."""

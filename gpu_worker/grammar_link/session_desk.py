@@ -16,6 +16,7 @@ from gpu_worker.grammar_link.events import (
     Redeliver,
     SessionFailed,
     SubmitStep,
+    WritePool,
 )  # fmt: skip
 from gpu_worker.grammar_link.plans import PlanBook
 from gpu_worker.grammar_link.quarantine import Quarantine
@@ -113,6 +114,11 @@ class SessionDesk:
             self._fail(session, message.error.exception())
 
     def answered(self, service: Service, answer: StepAnswer, frame_bytes: tuple[int, ...]) -> None:
+        for write in answer.writes:  # also where the entries are refused
+            if service.partition is not None and service.partition.write(write, frame_bytes, self._vocab_size):
+                self._actions.append(WritePool(write))
+            else:
+                self._actions.append(Count("rejected", "pool_write"))
         for entry in answer.entries:
             session = self.by_id.get(entry.handle)
             reason = stale(session, service.peer, entry)
@@ -120,13 +126,12 @@ class SessionDesk:
                 self._actions.append(Count("rejected", reason))
             elif entry.status == StepStatus.RESYNC:
                 self._retry_wrong(session, "resync")
-            elif reason := misfit(session, entry, frame_bytes, self._vocab_size):
+            elif reason := misfit(session, entry, frame_bytes, self._vocab_size, service.partition):
+                service.pool_lost |= reason == "pool"
                 self._actions.append(Count("rejected", reason))
                 self._retry_wrong(session, "mismatch")
             else:
                 self._accept(service, session, entry)
-        if answer.writes:
-            self._actions.append(Count("rejected", "pool_write"))
 
     def _accept(self, service: Service, session: Session, entry: StepAnswerEntry) -> None:
         self.dispatcher.unsend(session)

@@ -17,7 +17,7 @@ class LinkSettings(Settings, frozen=True, kw_only=True):
     replay_after_s: Annotated[
         float, Meta(gt=0, description="patience with an unanswered session before it is replayed elsewhere")
     ] = 1.0
-    dead_after_s: Annotated[float, Meta(gt=0, description="silence after which a grammar service counts as dead")] = 2.5
+    dead_after_s: Annotated[float, Meta(gt=0, description="silence after which a grammar service counts as dead")] = 8.0
     start_after_s: Annotated[float, Meta(gt=0, description="silence allowed to a service that takes in the vocabulary")] = 120.0
     ping_interval_s: Annotated[float, Meta(gt=0, description="ping a silent service that owes nothing this often")] = 0.5
     probe_interval_s: Annotated[float, Meta(gt=0, description="ping a silent service that owes an answer this often")] = 0.1
@@ -33,10 +33,19 @@ class LinkSettings(Settings, frozen=True, kw_only=True):
     )
     max_services: Annotated[int, Meta(ge=1, description="grammar services registered at most")] = 256
     max_replays: Annotated[int, Meta(ge=1, description="replays of one walk after wrong answers before the session fails")] = 4
+    pool_rows: Annotated[
+        int, Meta(ge=0, le=4096, description="rows of the pool that a service may write; 0: rows travel inline")
+    ] = 1024
+    pool_services: Annotated[int, Meta(ge=0, le=256, description="services with a part of the pool; others send rows inline")] = 8
     plan_cache_entries: Annotated[int, Meta(ge=1, description="plans kept by guide key")] = 4096
     plan_cache_bytes: Annotated[int, Meta(ge=1, description="bytes of plan text kept")] = 64 << 20
     failure_ttl_s: Annotated[float, Meta(ge=0, description="how long a failed compilation is remembered")] = 2.0
     poison_ttl_s: Annotated[float, Meta(gt=0, description="how long a guide that ended two services is refused")] = 600.0
+
+    @property
+    def num_pool_rows(self) -> int:
+        """Rows of the whole pool."""
+        return self.pool_rows * self.pool_services
 
 
 class VocabularyInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 
-from gpu_worker.grammar_link.rows import Frame, write_rows
+from gpu_worker.grammar_link.rows import Content, write_rows
 from gpu_worker.grammar_link.walks import HELD, Outcome, SessionId, Walk, WalkStatus
 from shared.bitmask import Words
 from shared.errors import MaskstreamError
@@ -59,13 +59,13 @@ class StepTicket:
 
     # ---- the link's thread ---------------------------------------------------------------------------------------------------
 
-    def deliver(self, entry: StepAnswerEntry, frames: Sequence[Frame], stop_ids: frozenset[int], service: str) -> None:
+    def deliver(self, entry: StepAnswerEntry, content: Content, stop_ids: frozenset[int], service: str) -> None:
         """Writes an answer that fits, unless the ticket is sealed."""
         with self._changed:
             if self._sealed or entry.handle not in self._walks:
                 return
             walk = self._walks[entry.handle]
-            write_rows(entry, frames, self._out[walk.row : walk.row + walk.num_rows], stop_ids)
+            write_rows(entry, content, self._out[walk.row : walk.row + walk.num_rows], stop_ids)
             self._outcomes[entry.handle] = _outcome(entry, service)
             self._tell()
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from grammar_service.rows import Frames, Row, RowStore
+from grammar_service.frames import Frames
+from grammar_service.row_pool import RowPool
+from grammar_service.rows import Row, RowStore
 from shared.bitmask import SPARSE_MAX_IDS, EncodedRow, RowKind, Words, decode, num_words, pack
 from shared.protocol import WireRow
 
@@ -41,7 +43,7 @@ def read(row: WireRow, frames: list[bytes]) -> Words:
 )
 def test_the_smallest_kind_says_exactly_the_row(store: RowStore, token_ids: object, kind: RowKind) -> None:  # spec 21, R13
     words = pack(sorted(token_ids), SIZE)  # type: ignore[call-overload]
-    frames = Frames()
+    frames = Frames(RowPool())
     (row,) = frames.wire([store.intern(words)], STOPS)
     assert row.kind == kind
     assert (read(row, frames.frames) == words).all() or kind is RowKind.ALL
@@ -54,7 +56,7 @@ def test_equal_rows_are_one_object_and_one_frame(store: RowStore) -> None:  # sp
     first, second = store.intern(words), store.intern(words.copy())
     other = store.intern(pack(range(3_000), SIZE))
     assert first is second
-    frames = Frames()
+    frames = Frames(RowPool())
     wire = frames.wire([first, other, second], STOPS)
     assert [row.value for row in wire] == [0, 1, 0]
     assert len(frames.frames) == 2
