@@ -49,6 +49,22 @@ DEV u64* sort_list(const Block& b, u64* from, u32 n, u64* spare) {
     return from;
 }
 
+// Of n <= NT keys with masses: the running mass, in column order, up to the key of this thread's group, and that key's own.
+// One thread a group answers, the others have 0 and 0.
+DEV u64 running_in_column_order(const Block& b, const u64* keys, const u64* masses, u32 n, u64& own) {
+    u32 shift = share_shift(n), i = b.tid >> shift, part = b.tid & ((1u << shift) - 1);
+    u64 running = 0;
+    u32 mine = i < n ? (u32)keys[i] : 0;  // the complement of the column: larger comes first
+    if (i < n)
+#pragma unroll 4
+        for (u32 j = part; j < n; j += 1u << shift) running += (u32)keys[j] >= mine ? masses[j] : 0;
+    for (u32 d = 1; d < 1u << shift; d <<= 1) running += __shfl_xor_sync(FULL, running, d);
+    bool answers = i < n && part == 0;
+    own = answers ? masses[i] : 0;
+    return answers ? running : 0;
+}
+DEV u32 running_column(const Block& b, const u64* keys, u32 n) { return key_column(keys[b.tid >> share_shift(n)]); }
+
 // Of m kept keys with masses: the column whose running mass in column order first exceeds target. Work: 3 * 512 words.
 DEV u32 pick_in_column_order(Block& b, const Scale& scale, const u64* keys, u32 m, u64 target, u32 limit, u64* work,
                              u32& result) {
@@ -85,14 +101,8 @@ DEV u32 pick_in_column_order(Block& b, const Scale& scale, const u64* keys, u32 
 #pragma unroll 1
     for (u32 i = b.tid; i < n; i += NT) masses[i] = scale.mass(key_value(keys[i]));
     __syncthreads();
-    u32 shift = share_shift(n), i = b.tid >> shift, part = b.tid & ((1u << shift) - 1);
-    u64 running = 0;
-    u32 mine = i < n ? (u32)keys[i] : 0;  // the complement of the column: larger comes first
-    if (i < n)
-#pragma unroll 4
-        for (u32 j = part; j < n; j += 1u << shift) running += (u32)keys[j] >= mine ? masses[j] : 0;
-    for (u32 d = 1; d < 1u << shift; d <<= 1) running += __shfl_xor_sync(FULL, running, d);
-    if (i < n && part == 0 && running > target && running - masses[i] <= target) result = ~mine;
+    u64 own, running = running_in_column_order(b, keys, masses, n, own);
+    if (running > target && running - own <= target) result = running_column(b, keys, n);
     __syncthreads();
     return result;
 }

@@ -46,39 +46,23 @@ struct Table {  // a row's log-probabilities
 DEV u64* largest(Sampler& q, Sampler::Peak& p, u32 want, u32& n, float& bound) {
     u32 key = q.kth_lane(p.lane0(), p.lane1(), want);
     bound = q.bound_of(key);
+    q.relist(p, bound);
     __syncthreads();
-    u32 before = min(q.s.listed, (u32)LIST_CAP), own = q.s.listed;
-    __syncthreads();
-    if (own <= LIST_CAP) {
-        q.o.each(q.b, [&](float x, u32 column) { if (x >= bound && x > NEG_INF) q.append(order_key(x, column)); });
-        __syncthreads();
-        own = q.s.listed;
-    }
+    const u32 own = q.s.listed;
     if (own > LIST_CAP) {  // many are equal: cut exactly
         Cut cut = {NEG_INF, 0};
         u64 mass;
-        Range range = q.nothing();
-        range.gate = NEG_INF_WORD;
-        range.to = POS_INF;
-        range.from = -FLT_MAX_;
-        if (select(q, false, want, cut, false, cut, mass)) {
-            range.gate = q.gate_of(ordered(cut.value) >> 16);
-            range.from = cut.value;
-            range.prior = cut;
-        }
+        if (!select(q, false, want, cut, false, cut, mass)) cut.value = NEG_INF;
         bound = POS_INF;
+        __syncthreads();
         if (q.b.tid == 0) q.s.listed = 0;
         __syncthreads();
-        q.masses_exactly(cut, range);
+        each_value(q, [&](float x, u32 column) { if (cut.keeps(x, column)) q.append(order_key(x, column)); });
+        __syncthreads();
         n = min(q.s.listed, (u32)LIST_CAP);
         return sort_list(q.b, q.s.list, n, q.s.spare);
     }
-    for (u32 i = q.b.tid; i < before; i += NT)
-        if (key_value(q.s.list[i]) < bound) q.s.list[i] = 0;
-    __syncthreads();
-    u32 mine = 0;
-    for (u32 i = q.b.tid; i < own; i += NT) mine += q.s.list[i] != 0;
-    n = q.b.sum32(mine);
+    n = own;
     return sort_list(q.b, q.s.list, own, q.s.spare);
 }
 
@@ -109,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(NT, MIN_CTAS) logprobs(const __grid
     __syncthreads();
     if (q.o.active) q.o.build(q.b);
     const u32 want = max(a.n, LEAST_LISTED);
-    Sampler::Peak p = q.first_pass(want);
+    Sampler::Peak p = q.first_pass();
     u64 best = p.best > NEG_INF ? (u64)ordered(p.best) : 0;
     q.nan = has_nan(p.nan_word);
     q.o.each(q.b, [&](float x, u32) { if (x > NEG_INF) best = best > ordered(x) ? best : ordered(x); });
@@ -142,8 +126,8 @@ extern "C" __global__ void __launch_bounds__(NT, MIN_CTAS) logprobs(const __grid
     // the sorted list must outlive the mass pass, which lists nothing
     Table t = {q.scale, q.xmax, 0, raw};
     if (!certain) {
-        u64 mass = processed ? (u64)a.descriptor.mass[row] : q.scale.far ? q.masses_exactly(Cut{NEG_INF, 0}, q.nothing())
-                                                                  : q.masses<true>(Cut{NEG_INF, 0}, q.nothing());
+        u64 mass = processed ? (u64)a.descriptor.mass[row] : q.scale.far ? q.masses_exactly(Cut{NEG_INF, 0})
+                                                                  : q.masses<true>(Cut{NEG_INF, 0});
         t.log_mass = log((double)mass * 5.684341886080801487e-14);
     } else {
         each_logit(q.r, q.b, [&](float y, u32 c) { if (y == POS_INF) atomicMin(&s.result, c); });

@@ -128,20 +128,26 @@ struct Row {
             for (int j = 0; j < 4; ++j) if (b[j]) d[j] = load_single(p + j * 32 * VEC, b[j]);
             return true;
         }
+        if (__all_sync(FULL, (b[0] & b[1] & b[2] & b[3]) == (1u << VEC) - 1)) return true;
 #pragma unroll
         for (int j = 0; j < 4; ++j) blend(b[j], d[j]);
         return true;
     }
 
-    DEV Vec load_one(u32 vector) const {
+    // One vector, its banned logits still to be blended by the bits b: so that several loads can be under way.
+    DEV Vec load_raw(u32 vector, u32& b) const {
         Vec d;
 #pragma unroll
         for (int k = 0; k < 4; ++k) d.w[k] = NEG_INF_WORD;
-        u32 b = bits(vector);
+        b = bits(vector);
         const Logit* p = base + vector * VEC;
         if (!b) return d;
-        if (!aligned || (vector + 1) * VEC > width) return load_single(p, b);
-        d = load_vec(p);
+        if (aligned && (vector + 1) * VEC <= width) return load_vec(p);
+        return load_single(p, b);  // has -inf where b has none: blending again changes nothing
+    }
+    DEV Vec load_one(u32 vector) const {
+        u32 b;
+        Vec d = load_raw(vector, b);
         blend(b, d);
         return d;
     }

@@ -33,7 +33,6 @@
 #endif
 #define SPARSE_MAX 1024  // with fewer allowed tokens the row is a list from the start
 #define TOP_K_MAX 1024   // above it top-k goes by histograms
-#define NUCLEUS_LIST 384 // top-p first looks among about this many of the largest
 
 enum { DEAD = 1, NAN_SEEN = 2, POS_INF_SEEN = 4, HELD = 8 };
 
@@ -98,41 +97,56 @@ struct Filters {
 // mass is whole: then false if the nucleus does not end within the list.
 DEV bool finish_list(Sampler& q, const Filters& f, const Output& out, u64* keys, u32 n, u64 whole, i32 status) {
     Block& b = q.b;
-    float floor = f.floor(q.xmax);
-    u32 mine = 0;
+    u64* work = keys == q.s.list ? q.s.spare : q.s.list;
+    u32 m = n;
+    if (f.min_p > 0) {
+        const float floor = f.floor(q.xmax);
+        u32 mine = 0;
 #pragma unroll 1
-    for (u32 i = b.tid; i < n; i += NT) mine += keys[i] && key_value(keys[i]) > floor;
-    u32 m = b.sum32(mine);
+        for (u32 i = b.tid; i < n; i += NT) mine += key_value(keys[i]) > floor;
+        m = b.sum32(mine);
+    }
     if (f.top_k && (u32)f.top_k < m) {
         u32 k = f.top_k;
         if (f.keep_ties) {
-            mine = 0;
+            u32 mine = 0;
 #pragma unroll 1
             for (u32 i = b.tid; i < m; i += NT) mine += key_value(keys[i]) >= key_value(keys[k - 1]);
             k = b.sum32(mine);
         }
         m = k;
     }
-    const u32 each = (m + NT - 1) / NT;
-    u64 sum = 0, total;
+    const bool brief = m <= NT;  // one key a thread: its mass is taken once
+    u64 total, sum = 0, own = 0;
+    if (brief) {
+        if (b.tid < m) own = q.scale.mass(key_value(keys[b.tid]));
+        work[b.tid] = sum = own;
+    } else {
+        const u32 each = (m + NT - 1) / NT;
 #pragma unroll 1
-    for (u32 e = 0, i = b.tid * each; e < each && i < m; ++e, ++i) sum += q.scale.mass(key_value(keys[i]));
+        for (u32 e = 0, i = b.tid * each; e < each && i < m; ++e, ++i) sum += q.scale.mass(key_value(keys[i]));
+    }
     u64 running = b.scan(sum, total), mass = total;
     if (f.nucleus()) {
         u64 target = share(f.top_p, whole ? whole : total);
         if (target > total) return false;
+        if (brief) {
+            if (running < target && target - running <= own) { q.s.pick_index = b.tid + 1; q.s.pick_mass = running + own; }
+        } else {
+            const u32 each = (m + NT - 1) / NT;
 #pragma unroll 1
-        for (u32 e = 0, i = b.tid * each; e < each && i < m; ++e, ++i) {
-            u64 w = q.scale.mass(key_value(keys[i]));
-            if (running < target && target - running <= w) { q.s.pick_index = i + 1; q.s.pick_mass = running + w; }
-            running += w;
+            for (u32 e = 0, i = b.tid * each; e < each && i < m; ++e, ++i) {
+                u64 w = q.scale.mass(key_value(keys[i]));
+                if (running < target && target - running <= w) { q.s.pick_index = i + 1; q.s.pick_mass = running + w; }
+                running += w;
+            }
         }
         __syncthreads();
         u32 cut = q.s.pick_index;
         mass = q.s.pick_mass;
         if (f.keep_ties) {
             float last = key_value(keys[cut - 1]);
-            mine = 0;
+            u32 mine = 0;
 #pragma unroll 1
             for (u32 i = b.tid; i < m; i += NT) mine += key_value(keys[i]) >= last;
             mine = b.sum32(mine);
@@ -142,10 +156,15 @@ DEV bool finish_list(Sampler& q, const Filters& f, const Output& out, u64* keys,
         }
         m = cut;
     }
-    Cut cut = {key_value(keys[m - 1]), key_column(keys[m - 1]) + 1};
-    u64* work = keys == q.s.list ? q.s.spare : q.s.list;
-    u32 column = pick_in_column_order(b, q.scale, keys, m, high64(f.bits, mass), q.r.limit, work, q.s.result);
-    if (b.tid == 0) out.drawn(column, cut, q.xmax, mass, f.temperature, status);
+    const Cut cut = {key_value(keys[m - 1]), key_column(keys[m - 1]) + 1};
+    const u64 target = high64(f.bits, mass);
+    if (!brief) {
+        u32 column = pick_in_column_order(b, q.scale, keys, m, target, q.r.limit, work, q.s.result);
+        if (b.tid == 0) out.drawn(column, cut, q.xmax, mass, f.temperature, status);
+        return true;
+    }
+    u64 at_key, at = running_in_column_order(b, keys, work, m, at_key);
+    if (at > target && at - at_key <= target) out.drawn(running_column(b, keys, m), cut, q.xmax, mass, f.temperature, status);
     return true;
 }
 
@@ -197,63 +216,53 @@ DEV void finish_one_hot(Sampler& q, const Output& out, u64 dense, u64 changed, i
 }
 
 #if !GREEDY_ONLY
-// Candidates of the k largest from all CTAs, in the leader, sorted; false: too many, the row goes on by histograms.
+// At least the k largest of the row (all that reach a common bound), in the leader, sorted; bound: that bound. False: too
+// many, the row goes on by histograms.
 DEV bool merge_candidates(Sampler& q, Sampler::Peak& p, u32 k, u64*& keys, u32& n) {
-    u32 key, part, listed = q.s.listed, counts[C];
+    u32 key, part;
     q.kth_lanes(p.lane0(), p.lane1(), k, C > 1 ? (k + C - 1) / C : 0, key, part);
 #if C > 1  // the best common bound: any CTA's k-th, or the least of all their (k / C)-ths
-    const u64* slot = q.b.show(key, ~part, listed);
+    const u64* slot = q.b.show(key, ~part);
     key = max((u32)q.b.peek_max(slot), ~(u32)q.b.peek_max(slot + 1));
-    u32 there = q.b.lane < C ? (u32)q.b.peek(slot + 2, q.b.lane) : 0;
-    listed = 0;
+#endif
+    const float bound = q.bound_of(key);
+    q.relist(p, bound);
+    __syncthreads();
+    n = q.s.listed;
+    keys = nullptr;
+#if C > 1
+    slot = q.b.show(n);
+    u32 there = q.b.lane < C ? (u32)q.b.peek(slot, q.b.lane) : 0, counts[C];
+    n = 0;
+    bool over = false;
 #pragma unroll
     for (u32 peer = 0; peer < C; ++peer) {
         counts[peer] = __shfl_sync(FULL, there, peer);
-        listed = counts[peer] > LIST_CAP ? LIST_CAP + 1 : min(listed + counts[peer], LIST_CAP + 1u);
+        over |= counts[peer] > LIST_CAP;
+        n += counts[peer];
     }
-#else
-    counts[0] = listed;
-#endif
-    const float bound = q.bound_of(key);
-    if (listed > LIST_CAP) return false;
-    if (q.b.tid == 0) q.s.found = 0;
-    if (q.o.active) {
-        __syncthreads();  // everyone has read `listed`
-        q.o.each(q.b, [&](float x, u32 column) { if (x >= bound) q.append(order_key(x, column)); });
-        __syncthreads();
-        const u64* slot2 = q.b.show(q.s.listed);
-        bool over = false;
-#pragma unroll
-        for (u32 peer = 0; peer < C; ++peer) over |= (counts[peer] = (u32)q.b.peek(slot2, peer)) > LIST_CAP;
-        if (over) return false;
-    } else {
-        __syncthreads();
-    }
+    if (over || n > SPARE_CAP) return false;
     if (q.b.rank == 0) {
+        u32 at = 0;
 #pragma unroll
-        for (u32 peer = 0; peer < C; ++peer)
-#pragma unroll 1
-            for (u32 i = q.b.tid; i < counts[peer]; i += NT) {
-                u64 k = q.b.peek(&q.s.list[i], peer);
-                if (key_value(k) < bound) continue;
-                u32 at = atomicAdd(&q.s.found, 1u);
-                if (at < SPARE_CAP) q.s.spare[at] = k;
-            }
+        for (u32 peer = 0; peer < C; ++peer) {  // each peer's list by its own threads, all at once
+            if (q.b.tid / (NT / C) == peer)
+                for (u32 i = q.b.tid % (NT / C); i < counts[peer]; i += NT / C) q.s.spare[at + i] = q.b.peek(&q.s.list[i], peer);
+            at += counts[peer];
+        }
     }
-    __syncthreads();
-    n = q.s.found;
-#if C > 1
-    n = (u32)q.b.peek(q.b.show(n), 0);  // also: all lists have been read
-#endif
-    if (n > SPARE_CAP) return false;
-    keys = nullptr;
+    q.b.cluster_sync();  // all lists have been read
     if (q.b.rank == 0) keys = sort_list(q.b, q.s.spare, n, q.s.list);
+#else
+    if (n > LIST_CAP) return false;
+    keys = sort_list(q.b, q.s.list, n, q.s.spare);
+#endif
     return true;
 }
 
 // Rows whose filters end outside any list, and those of extreme temperatures. A copy of the state: its original stays in registers.
 PHASE void by_histogram(Sampler q, const Filters& f, const Output& out, Cut cut, u64 own, i32 status) {
-    if (q.scale.far) own = q.masses_exactly(cut, q.nothing());
+    if (q.scale.far) own = q.masses_exactly(cut);
     u64 before, whole = q.b.cluster_sum(own, before);
     if (f.top_k && select(q, false, f.top_k, cut, f.keep_ties, cut, own)) whole = q.b.cluster_sum(own, before);
     if (f.nucleus() && select(q, true, share(f.top_p, whole), cut, f.keep_ties, cut, own))
@@ -289,7 +298,7 @@ extern "C" __global__ void __launch_bounds__(NT, MIN_CTAS) sample(const __grid_c
     MARK(0)
     const u32 row = blockIdx.x / C;
     const Output out = {a, row};
-    if (threadIdx.x == 0) s.listed = 0;
+    if (threadIdx.x == 0) s.listed = s.nan = 0;
     i32 kind = status_of(a.mask, row);
     if (kind != GUIDED && kind != UNGUIDED) {
         if (threadIdx.x == 0 && blockIdx.x % C == 0) out.nothing(HELD);
@@ -307,7 +316,7 @@ extern "C" __global__ void __launch_bounds__(NT, MIN_CTAS) sample(const __grid_c
     u64* keys = nullptr;  // a sorted list that decides the row, if there is one
     u64 whole = 0, own = 0;
     u32 n = 0;
-    bool done = false;
+    bool done = false, vote = false;
     Cut cut = {NEG_INF, 0};
 #if C == 1 && !GREEDY_ONLY
     if (q.r.masked && q.b.sum32(allowed) <= SPARSE_MAX) {
@@ -324,10 +333,10 @@ extern "C" __global__ void __launch_bounds__(NT, MIN_CTAS) sample(const __grid_c
     }
 #endif
     if (!keys) {
-        const bool by_list = !GREEDY_ONLY && !f.greedy && f.top_k && f.top_k <= TOP_K_MAX && (u32)f.top_k < q.r.limit;
-        const bool top_k = f.top_k && (u32)f.top_k < q.r.limit, nucleus = !f.greedy && f.nucleus() && !top_k;
+        const bool top_k = !GREEDY_ONLY && !f.greedy && f.top_k && (u32)f.top_k < q.r.limit;
+        const bool nucleus = !f.greedy && f.nucleus() && !top_k;
         const u32 step = (q.r.tiles + SAMPLED_TILES - 1) / SAMPLED_TILES;
-        Sampler::Peak p = q.first_pass(by_list ? (u32)f.top_k : 0, SAMPLING && nucleus ? (float*)s.list : nullptr, step);
+        Sampler::Peak p = q.first_pass(SAMPLING && nucleus ? (float*)s.list : nullptr, step);
         MARK(2)
         u64 changed = 0;
         q.nan = has_nan(p.nan_word);
@@ -335,8 +344,9 @@ extern "C" __global__ void __launch_bounds__(NT, MIN_CTAS) sample(const __grid_c
             q.nan |= x != x;
             if (x > NEG_INF) changed = changed > order_key(x, column) ? changed : order_key(x, column);
         });
-        q.nan = __syncthreads_or(q.nan);
+        if (q.nan) s.nan = 1;  // seen by all after the barrier of the maximum
         u64 dense = q.b.max(p.best > NEG_INF ? (u64)ordered(p.best) << 32 | (u32)~p.tile : 0);
+        q.nan = s.nan;
         if (q.o.active) changed = q.b.max(changed);
 #if C > 1
         const u64* slot = q.b.show(dense, changed, q.nan);
@@ -357,31 +367,23 @@ extern "C" __global__ void __launch_bounds__(NT, MIN_CTAS) sample(const __grid_c
 #if !GREEDY_ONLY
         else {
             q.scale = Scale::of(q.xmax, f.temperature);
-            if (by_list && merge_candidates(q, p, f.top_k, keys, n)) {
+            if (top_k && f.top_k <= TOP_K_MAX && merge_candidates(q, p, f.top_k, keys, n)) {
                 done = !keys;  // only the leader goes on
             } else if (cut.value = f.floor(q.xmax); !q.scale.far) {
-                Range range = q.nothing();
-                if (nucleus) {
-                    u32 key = q.kth_lane(p.lane0(), p.lane1(), (NUCLEUS_LIST + C - 1) / C);
-                    key = (u32)~q.b.cluster_max((u32)~key);
-                    range = {q.gate_of(key), q.bound_of(key), POS_INF, {NEG_INF, 0}};
-                }
 #if SAMPLING
-                if (nucleus && nucleus_beyond(q, p, range.from, f.top_p, step)) {
-                    done = draw_nucleus(q, f, out, cut, own, status);
-                    if (!done) by_histogram(q, f, out, {f.floor(q.xmax), 0}, own, status);
+                if (nucleus && nucleus_beyond(q, p, f.top_p, step)) {
+                    if (!draw_nucleus(q, f, out, cut, own, status)) by_histogram(q, f, out, cut, own, status);
                     return;
                 }
 #endif
-                __syncthreads();
-                if (q.b.tid == 0) s.listed = 0;
-                __syncthreads();
-                own = q.masses(cut, range);
+                own = q.masses(cut);
                 MARK(4)
                 u64 before;
                 whole = q.b.cluster_sum(own, before);
                 if (nucleus) {
-                    keys = merged_list(q, n);
+                    if (q.b.tid == 0) s.listed = 0;
+                    __syncthreads();
+                    vote = merge_candidates(q, p, NUCLEUS_LIST, keys, n);
                 } else if (!top_k) {
                     u32 column;
                     if (q.draw(cut, own, before, high64(f.bits, whole), column) && q.b.tid == 0)
@@ -394,7 +396,8 @@ extern "C" __global__ void __launch_bounds__(NT, MIN_CTAS) sample(const __grid_c
     }
     MARK(5)
 #if !GREEDY_ONLY
-    if (keys) done = finish_list(q, f, out, keys, n, whole, status);  // where every CTA has the list, all do alike
+    if (keys) done = finish_list(q, f, out, keys, n, whole, status);
+    if (C > 1 && vote) done = q.b.cluster_max(done) != 0;  // the leader's word
     if (!done) by_histogram(q, f, out, cut, own, status);
 #endif
     MARK(6)

@@ -9,7 +9,7 @@ struct RowArgs {
 
 struct Smem {
     Scratch scratch;
-    u32 listed, result, pick_index, found;
+    u32 listed, result, pick_index, found, nan;
     u64 pick_rest, pick_mass;
     float edge[2];
     u64 tile_mass[TILES_MAX];
@@ -22,12 +22,6 @@ struct Cut {  // kept: above value, or equal to it in a column below cols
     float value;
     u32 cols;
     DEV bool keeps(float x, u32 column) const { return x > value || (x == value && column < cols); }
-};
-
-struct Range {  // logits to list: within [from, to] and prior; gate: see gate_of
-    u32 gate;
-    float from, to;
-    Cut prior;
 };
 
 // The next lower float of the total order: x >= v is x > below(v).
@@ -106,8 +100,6 @@ struct Sampler {
     // Never -inf: that is what banned logits look like.
     static DEV float bound_of(u32 key16) { return key16 > (ORD_NEG_INF >> 16) ? unordered(key16 << 16) : -FLT_MAX_; }
     // A word that no word of smaller logits exceeds: max_word(w, P) != P wherever w holds a logit >= the bound.
-    static DEV Range nothing() { return Range{DTYPE == 2 ? 0x7f800000u : DTYPE ? 0x7c007c00u : 0x7f807f80u, POS_INF, NEG_INF,
-                                              Cut{NEG_INF, 0}}; }
     static DEV u32 gate_of(u32 key16) {
         float bound = unordered(key16 << 16);
         if (key16 <= (ORD_NEG_INF >> 16)) return NEG_INF_WORD;
@@ -133,23 +125,42 @@ struct Sampler {
         return max_word(word, gate) != gate;
 #endif
     }
-    // Lists the logits in [from, to] of a tile.
-    DEV void gather(const Vec (&d)[4], u32 tile, u32 gate, float from, float to, Cut prior) {
+    // Lists the slice's logits >= bound. Only threads whose lane maxima reach it can have met any: their vectors are
+    // loaded again (L2 has them), shared out over all threads, so the pass before carries no bookkeeping at all.
+    template <class P> DEV void relist(const P& p, float bound) {
+        u32* those = (u32*)s.spare + 1024;  // the bins of kth_lanes lie below
+        if (b.tid == 0) s.found = 0;
+        __syncthreads();
+        if (p.lane0() >= bound || p.lane1() >= bound) those[atomicAdd(&s.found, 1u)] = b.tid;
+        __syncthreads();
+        const u32 gate = gate_of(ordered(bound) >> 16), rounds = (r.tiles + WARPS - 1) / WARPS * 4;
+        const u32 shift = rounds > 1 ? 32 - __clz(rounds - 1) : 0, items = s.found << shift;
+#pragma unroll 1
+        for (u32 first = b.tid; first < items; first += 4 * NT) {
+            Vec d[4];
+            u32 v[4], bits[4];
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-            if (!passes(max_of(d[j]), gate)) continue;
-            u32 hits = 0;
-#pragma unroll
-            for (int e = 0; e < VEC; ++e) {
-                float x = element(d[j].w[e / PER_WORD], e % PER_WORD);
-                hits |= (u32)(x >= from && x <= to) << e;
+            for (u32 j = 0; j < 4; ++j) {
+                u32 i = first + j * NT, k = i & ((1u << shift) - 1), thread = i < items ? those[i >> shift] : 0;
+                u32 tile = k / 4 * WARPS + thread / 32;
+                bool on = i < items && tile < r.tiles;
+                v[j] = on ? (r.tile0 + tile) * TILE_VECS + k % 4 * 32 + thread % 32 : ~0u;
+                bits[j] = 0;
+                if (on) d[j] = r.load_raw(v[j], bits[j]);
             }
-            for (; hits; hits &= hits - 1) {
-                u32 column = (tile * TILE_VECS + j * 32 + b.lane) * VEC + __ffs(hits) - 1;
-                float x = element_of(d[j], __ffs(hits) - 1);
-                if (prior.keeps(x, column)) append(order_key(x, column));
+#pragma unroll
+            for (u32 j = 0; j < 4; ++j) {
+                if (!bits[j]) continue;
+                Row::blend(bits[j], d[j]);
+                if (!passes(max_of(d[j]), gate)) continue;
+#pragma unroll 1
+                for (u32 e = 0; e < VEC; ++e) {
+                    float x = element_of(d[j], e);
+                    if (x >= bound) append(order_key(x, v[j] * VEC + e));
+                }
             }
         }
+        o.each(b, [&](float x, u32 column) { if (x >= bound) append(order_key(x, column)); });
     }
 
     // ---- first pass: maxima, NaN, and for top-k the candidates ----
@@ -158,7 +169,7 @@ struct Sampler {
         u32 word, word2, nan_word, tile;
         float best;
         DEV Peak() : word(NEG_INF_WORD), word2(NEG_INF_WORD), nan_word(NEG_INF_WORD), tile(~0u), best(NEG_INF) {}
-        DEV u32 add(const Vec (&d)[4], u32 t) {
+        DEV void add(const Vec (&d)[4], u32 t) {
             u32 all = max_word(max_word(max_of(d[0]), max_of(d[1])), max_word(max_of(d[2]), max_of(d[3])));
             u32 check = max_nan_word(max_nan_word(max_nan_of(d[0]), max_nan_of(d[1])),
                                      max_nan_word(max_nan_of(d[2]), max_nan_of(d[3])));
@@ -178,31 +189,19 @@ struct Sampler {
             float top = fmaxf(element(all, 0), element(all, 1));
 #endif
             if (top > best) { best = top; tile = t; }
-            return all;
         }
         DEV float lane0() const { return DTYPE == 2 ? __uint_as_float(word2) : element(word, 0); }
         DEV float lane1() const { return DTYPE == 2 ? __uint_as_float(word) : element(word, PER_WORD - 1); }
     };
 
-    // k > 0: list every logit that may be among the k largest. samples: one logit of each lane and tile, every step-th tile.
-    DEV Peak first_pass(u32 k, float* samples = nullptr, u32 step = 1) {
+    // samples: one logit of each lane and tile is kept, of every step-th tile.
+    DEV Peak first_pass(float* samples = nullptr, u32 step = 1) {
         Peak p;
-        Vec d[4];
-        u32 gate = nothing().gate;
-        float bound = POS_INF;
-        for (u32 i = 0; i * WARPS < max(r.tiles, 1u); ++i) {
-            u32 t = i * WARPS + b.warp, all = NEG_INF_WORD;
-            bool any = t < r.tiles && r.load(r.tile0 + t, b.lane, d);
-            if (any) all = p.add(d, r.tile0 + t);
-            if (samples && t < r.tiles && t % step == 0)
-                samples[t / step * 32 + b.lane] = any ? element(d[0].w[0], 0) : NEG_INF;
-            if (i == 0 && k) {
-                u32 key = kth_lane(p.lane0(), p.lane1(), k);
-                gate = gate_of(key);
-                bound = bound_of(key);
-            }
-            if (passes(all, gate)) gather(d, r.tile0 + t, gate, bound, POS_INF, Cut{NEG_INF, 0});
-        }
+        r.each_tile(b, [&](u32 t, const Vec (&d)[4], bool any) {
+            if (any) p.add(d, t);
+            u32 i = t - r.tile0;
+            if (samples && i % step == 0) samples[i / step * 32 + b.lane] = any ? element(d[0].w[0], 0) : NEG_INF;
+        });
         return p;
     }
 
@@ -225,13 +224,9 @@ struct Sampler {
             }
         return warp_sum(Scale::join(high, low, 4 * VEC));
     }
-    template <bool CUT> DEV void mass_pass(float floor, const Range& list) {
+    template <bool CUT> DEV void mass_pass(float floor) {
         r.each_tile_backwards(b, [&](u32 t, const Vec (&d)[4], bool any) {
-            u64 mass = 0;
-            if (any) {
-                mass = mass_of<CUT>(d, floor);
-                gather(d, t, list.gate, list.from, list.to, list.prior);
-            }
+            u64 mass = any ? mass_of<CUT>(d, floor) : 0;
             if (b.lane == 0) s.tile_mass[t - r.tile0] = mass;
         });
     }
@@ -240,28 +235,24 @@ struct Sampler {
         add_u64(word, word + 1, scale.mass(x));
     }
     // By single columns, ties included: in little code, for few rows. Returns this CTA's mass.
-    DEV u64 masses_exactly(Cut cut, const Range& list) {
+    DEV u64 masses_exactly(Cut cut) {
 #pragma unroll 1
         for (u32 i = b.tid; i < r.tiles; i += NT) s.tile_mass[i] = 0;
         __syncthreads();
         auto add = [&](float x, u32 column) {
             if (cut.keeps(x, column)) add_to_tile(column, x);
-            if (x >= list.from && x <= list.to && list.prior.keeps(x, column)) append(order_key(x, column));
         };
         each_logit(r, b, add);
         o.each(b, add);
         __syncthreads();
         return own_mass();
     }
-    // Fills tile_mass with what lies above the cut, lists a range. Not for far scales. Returns this CTA's mass.
-    template <bool ALWAYS_CUT = false> DEV u64 masses(Cut cut, const Range& list) {
-        if (ALWAYS_CUT || nan || cut.value > NEG_INF) mass_pass<true>(cut.value, list);
-        else mass_pass<false>(cut.value, list);
+    // Fills tile_mass with what lies above the cut. Not for far scales. Returns this CTA's mass.
+    template <bool ALWAYS_CUT = false> DEV u64 masses(Cut cut) {
+        if (ALWAYS_CUT || nan || cut.value > NEG_INF) mass_pass<true>(cut.value);
+        else mass_pass<false>(cut.value);
         if (o.active) __syncthreads();
-        o.each(b, [&](float x, u32 column) {
-            if (cut.keeps(x, column)) add_to_tile(column, x);
-            if (x >= list.from && x <= list.to && list.prior.keeps(x, column)) append(order_key(x, column));
-        });
+        o.each(b, [&](float x, u32 column) { if (cut.keeps(x, column)) add_to_tile(column, x); });
         __syncthreads();
         return own_mass();
     }

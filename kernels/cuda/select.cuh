@@ -168,9 +168,12 @@ PHASE bool select(Sampler& q, bool by_mass, u64 target, Cut prior, bool keep_tie
         if (!single && (least == 0 || p.inside / least > LIST_CAP)) continue;
         if (q.b.tid == 0) q.s.listed = 0;
         __syncthreads();
-        float from = unordered(p.low), to = unordered(p.high);
-        Range range = {q.gate_of(p.low >> 16), from, to, prior};
-        own = q.scale.far ? q.masses_exactly(Cut{to, 0}, range) : q.masses<true>(Cut{to, 0}, range);
+        float to = unordered(p.high);
+        own = q.scale.far ? q.masses_exactly(Cut{to, 0}) : q.masses<true>(Cut{to, 0});
+        each_value(q, [&](float x, u32 column) {
+            u32 key = ordered(x);
+            if (key >= p.low && key <= p.high && prior.keeps(x, column)) q.append(order_key(x, column));
+        });
         u32 n;
         u64* keys = merged_list(q, n);
         if (!keys && !single) continue;
@@ -178,7 +181,7 @@ PHASE bool select(Sampler& q, bool by_mass, u64 target, Cut prior, bool keep_tie
             u64 need = by_mass ? (target - p.above + least - 1) / least : target - p.above;
             cut.value = to;
             cut.cols = keep_ties ? prior.value == to ? prior.cols : ~0u : tie_limit(q, to, prior, need);
-            own = q.masses_exactly(cut, q.nothing());
+            own = q.masses_exactly(cut);
             return true;
         }
         own = settle(q, by_mass, target, p.above, prior, keep_ties, keys, n, cut);
