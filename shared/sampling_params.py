@@ -122,6 +122,7 @@ class RowParams(msgspec.Struct, frozen=True):
 
 ALIASES: dict[str, str] = {
     "max_new_tokens": "max_tokens", "max_completion_tokens": "max_tokens", "min_length": "min_tokens",
+    "min_new_tokens": "min_tokens", "bad": "bad_words",
     "random_seed": "seed", "stop_words": "stop", "include_stop_str_in_output": "include_stop",
     "top_p_reset_ids": "top_p_reset_id", "output_log_probs": "logprobs", "top_logprobs": "logprobs",
     "embedding_bias": "logit_bias", "return_generation_logit": "return_generation_logits",

@@ -113,7 +113,7 @@ def test_openai_logprobs_pair():
 @pytest.mark.parametrize(("alias", "name"), sorted(ALIASES.items()))
 def test_aliases_mean_the_same(alias, name):
     values = {"max_tokens": 7, "min_tokens": 2, "seed": 3, "stop": ["x"], "include_stop": True, "logprobs": 4,
-              "logit_bias": {"1": 1.0}, "return_generation_logits": True}  # fmt: skip
+              "logit_bias": {"1": 1.0}, "bad_words": ["x"], "return_generation_logits": True}  # fmt: skip
     if name not in values:  # not honoured as it stands: the alias is refused under the name it means
         wrong = {"top_p_reset_id": 5}
         assert refused({alias: wrong[name]}) == name
