@@ -52,7 +52,7 @@ events = st.lists(
 
 @calm
 @given(events)
-def test_company_slots_holds_and_suspension_change_nothing(steps):  # spec 88 95 97 102 106 R18
+def test_company_slots_holds_and_suspension_change_nothing(steps):  # spec 79 80 88 95 97 102 106 R18
     with Bench(LOGITS) as bench:
         started = []
         for name, argument in [*steps, *[("step", set())] * 30]:

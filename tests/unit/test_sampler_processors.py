@@ -49,7 +49,7 @@ def found(sequence, at=-1):
 
 @pytest.mark.parametrize("allowed", [None, {1, 2, 5, 9}])
 @pytest.mark.parametrize("names", [["prefer_two", "halve"], ["halve", "prefer_two"]])
-def test_the_distribution_is_the_processed_one(names, allowed):  # R11, spec 100
+def test_the_distribution_is_the_processed_one(names, allowed):  # spec 100 R11
     guide = (lambda tokens: allowed) if allowed else None
     with Bench(processors=PROCESSORS) as bench:
         sequence = bench.start(guide=guide, prompt=[4], logits_processors=names, logit_bias={"5": 1.0}, **WANTED)
@@ -59,7 +59,7 @@ def test_the_distribution_is_the_processed_one(names, allowed):  # R11, spec 100
         np.testing.assert_allclose(found(sequence), softmax(expected, allowed), rtol=2e-6, atol=1e-9)
 
 
-def test_one_call_a_step_for_its_own_rows_alone():  # R11: one request never demotes another
+def test_one_call_a_step_for_its_own_rows_alone():  # spec R11 78: one request never demotes another
     CALLS.clear()
     params = {"temperature": 1.0, "max_tokens": 9, "ignore_eos": True}
     with Bench() as bench:
@@ -144,6 +144,6 @@ FULL = {"use_beam_search": True, "logits_processors": ["x"]}
 
 
 @pytest.mark.parametrize(("name", "value"), [*FAST.items(), *FULL.items()])
-def test_tiers(name, value):  # R11
+def test_tiers(name, value):  # spec 77 R11
     assert tier_of(SamplingParams(**{name: value})) is (Tier.FULL if name in FULL else Tier.FAST)
     assert tier_of(SamplingParams(**FAST)) is Tier.FAST
