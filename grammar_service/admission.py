@@ -13,7 +13,7 @@ from grammar_service import engines
 from grammar_service.cache import CompiledGrammar, GrammarCache, NegativeCache
 from grammar_service.compile import Compiled as Finished
 from grammar_service.compile import Compiler, Task
-from grammar_service.config import GrammarSettings
+from grammar_service.config import GrammarSettings, guide_limits
 from grammar_service.isolation import Isolation
 from grammar_service.links import Received
 from grammar_service.peer import UNKNOWN_PLAN, Peer
@@ -72,14 +72,13 @@ class Admission:
         self._log = log.get("admission")
         self._vocabularies = Vocabularies(settings.max_vocabularies)
         self._assemblies: dict[str, Assembly] = {}
-        self._cache = GrammarCache(settings.cache_bytes)
-        self._digests: dict[GuideKey, bytes] = {}
+        self._cache = GrammarCache(settings.cache_bytes, int(settings.cache_bytes * settings.cache_client_share))
         self._waiters: dict[GuideKey, list[Waiter]] = {}
         cores = os.cpu_count() or 1
         self._threads = settings.threads or cores
         self._refused = NegativeCache(settings.negative_cache_s)
         trial = TrialLimits(settings.compile_timeout_s, settings.compile_memory_bytes, settings.step_hard_s)
-        self._isolation = Isolation(trial, busy, settings.step_kill_s, settings.compile_spares)
+        self._isolation = Isolation(trial, guide_limits(settings), busy, settings.step_kill_s, settings.compile_spares)
         self._compiler = Compiler(settings.compile_jobs or cores, settings.compile_queue, self._isolation.attempt, inbox)
 
     def handlers(self) -> dict[type, Callable[[Peer, Any], None]]:
@@ -193,8 +192,7 @@ class Admission:
             self._refuse(Waiter(peer.link, message.key), BadRequest("no vocabulary is ready", field="fingerprint"))
             return
         key = (peer.fingerprint, key_of(message.guide))
-        digest = self._digests.get(key)
-        grammar = self._cache.get((peer.fingerprint, digest)) if digest is not None else None
+        grammar = self._cache.find(key, message.client)
         if grammar is not None:
             self._compiled(peer, message.key, grammar, 0.0, cached=True)
             return
@@ -218,7 +216,6 @@ class Admission:
         self._send(waiter.link, Compiled(key=waiter.key, error=WireError.of(error), compile_ms=compile_ms))
 
     def _compiled(self, peer: Peer, key: str, grammar: CompiledGrammar, compile_ms: float, *, cached: bool) -> None:
-        peer.plans[grammar.plan.digest] = grammar.plan
         self._send(peer.link, Compiled(
             key=key, plan=grammar.plan, compile_ms=compile_ms, grammar_bytes=grammar.num_bytes,
             first_row_share=grammar.first_row_share, cached=cached,
@@ -234,22 +231,14 @@ class Admission:
                 self._refuse(waiter, event.outcome, event.compile_ms)
             self._fail_opens(event.key, event.outcome, by_link.values())
             return
-        grammar = self._keep(event.key, event.outcome)
+        key = event.key[0], event.outcome.plan.digest
+        grammar = self._cache.put(key, event.outcome, event.client, event.key if event.is_guide else None)
         for waiter in waiters:
             if (peer := by_link.get(waiter.link)) is not None:
                 self._compiled(peer, waiter.key, grammar, event.compile_ms, cached=False)
         for peer in by_link.values():
             if peer.fingerprint == event.key[0]:
                 self._open_waiting(peer, grammar)
-
-    def _keep(self, key: GuideKey, grammar: CompiledGrammar) -> CompiledGrammar:
-        """Files a grammar; another spelling that led to the same plan shares the one that is there (spec 137)."""
-        digest = grammar.plan.digest
-        self._digests[key] = digest
-        known = self._cache.get((key[0], digest))
-        if known is None:
-            self._cache.put((key[0], digest), grammar)
-        return known or grammar
 
     # ---- opens ----
 
@@ -260,13 +249,11 @@ class Admission:
             self._opened(peer, message, WireError.of(error))
             return
         grammar = self._cache.get((peer.fingerprint, message.plan_digest))
-        if plan is None or peer.loaded is None:
-            self._opened(peer, message, UNKNOWN_PLAN)
-        elif grammar is not None:
-            peer.plans[message.plan_digest] = plan
+        if grammar is not None:
             self._answer_open(peer, message, grammar)
+        elif plan is None or peer.loaded is None:  # evicted meanwhile: the worker has the plan, nobody else keeps it
+            self._opened(peer, message, UNKNOWN_PLAN)
         else:
-            peer.plans[message.plan_digest] = plan
             peer.wait(message)
             self._submit(peer, Task((peer.fingerprint, message.plan_digest.hex()), peer.worker, peer.loaded, plan), None)
 

@@ -34,10 +34,11 @@ class Task(NamedTuple):
 
 
 class Compiled(NamedTuple):
-    """Outcome of a task."""
+    """Outcome of a task; ``is_guide`` where its key is that of a guide, not of a plan."""
 
     key: Key
-    loaded: Loaded
+    client: str
+    is_guide: bool
     outcome: CompiledGrammar | MaskstreamError
     compile_ms: float
 
@@ -133,7 +134,7 @@ class Compiler:
             outcome = self._outcome(task)
             spent_s = time.perf_counter() - started_s
             _measure(task, outcome, spent_s)
-            self._inbox.put(Compiled(task.key, task.loaded, outcome, spent_s * 1000))
+            self._inbox.put(Compiled(task.key, task.client, isinstance(task.work, Guide), outcome, spent_s * 1000))
 
     def _outcome(self, task: Task) -> CompiledGrammar | MaskstreamError:
         try:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from grammar_service.limits import DEFAULTS, GuideLimits
 from shared.config import Settings
 
 PREFIX = "MASKSTREAM_GRAMMAR"
@@ -28,6 +29,9 @@ class GrammarSettings(Settings, frozen=True, kw_only=True):
     max_vocabularies: Annotated[int, Meta(description="vocabularies held; about 110 MB each", ge=1, le=64)] = 4
     max_vocabulary_bytes: Annotated[int, Meta(description="largest vocabulary taken from a worker", ge=1 << 10)] = 64 << 20
     cache_bytes: Annotated[int, Meta(description="compiled grammars kept, in bytes", ge=0)] = 256 << 20
+    cache_client_share: Annotated[
+        float, Meta(description="the part of cache_bytes that the grammars of one client may take", gt=0, le=1)
+    ] = 0.5
     row_bytes: Annotated[int, Meta(description="distinct rows kept, in bytes (16 KB each at 128,256 tokens)", ge=1 << 16)] = (
         32 << 20
     )
@@ -46,6 +50,46 @@ class GrammarSettings(Settings, frozen=True, kw_only=True):
     negative_cache_s: Annotated[float, Meta(description="how long a guide that timed out or crashed is refused untried", ge=0)] = (
         600.0
     )
+    guide_schema_bytes: Annotated[
+        int, Meta(description="largest JSON schema or structural tag; 35 bytes of memory and 0.3 us of planning a byte", ge=1)
+    ] = DEFAULTS.schema_bytes
+    guide_regex_bytes: Annotated[
+        int, Meta(description="largest regex; 8 KiB of it plan in 20 ms, 1 MB of literal holds an engine for a minute", ge=1)
+    ] = DEFAULTS.regex_bytes
+    guide_grammar_bytes: Annotated[int, Meta(description="largest EBNF or Lark grammar; 64 KiB compile in 0.2 s", ge=1)] = (
+        DEFAULTS.grammar_bytes
+    )
+    guide_json_depth: Annotated[
+        int, Meta(description="levels of a schema's JSON; 200 cost xgrammar 1.1 s, llguidance reads 128 at most", ge=1)
+    ] = DEFAULTS.json_depth
+    guide_json_nodes: Annotated[int, Meta(description="values of a schema, all levels; about 50 us of planning each", ge=1)] = (
+        DEFAULTS.json_nodes
+    )
+    guide_members: Annotated[
+        int, Meta(description="members of one object of a schema; 3,000 optional properties cost 0.5 s and 37 ms a row", ge=1)
+    ] = DEFAULTS.members
+    guide_entries: Annotated[int, Meta(description="entries of one list of a schema (an enum); 10,000 cost 27 ms", ge=1)] = (
+        DEFAULTS.entries
+    )
+    guide_string_bytes: Annotated[
+        int, Meta(description="longest string of a schema; 100 KB cost 0.25 s in the first row", ge=1)
+    ] = DEFAULTS.string_bytes
+    guide_rules: Annotated[
+        int, Meta(description="rules of a grammar; a chain of 3,000 ends a process with a stack of 8 MB", ge=1)
+    ] = DEFAULTS.rules
+    guide_nesting: Annotated[
+        int, Meta(description="brackets of a regex or grammar inside one another; engines stop at 1,000", ge=1)
+    ] = DEFAULTS.nesting
+    guide_repeat: Annotated[int, Meta(description="largest bound of one repetition; 1,000,000 cost 0.5 s a row", ge=1)] = (
+        DEFAULTS.repeat
+    )
+    guide_repeat_product: Annotated[
+        int, Meta(description="product of repetitions inside one another; 8,000,000 use up the engine's fuel, 10 ms", ge=1)
+    ] = DEFAULTS.repeat_product
+    guide_choices: Annotated[int, Meta(description="entries of a choice; 5,000 cost 10 ms", ge=1)] = DEFAULTS.choices
+    guide_choice_bytes: Annotated[int, Meta(description="bytes of all entries of a choice; 4 KiB cost 7 ms", ge=1)] = (
+        DEFAULTS.choice_bytes
+    )
     step_soft_s: Annotated[float, Meta(description="a session's step beyond this gets a lane of its own", gt=0, le=60)] = 0.05
     step_hard_s: Annotated[float, Meta(description="a session's step beyond this fails (step_timeout)", gt=0, le=60)] = 0.25
     step_kill_s: Annotated[float, Meta(description="a step beyond this costs the process, which is replaced", gt=0, le=600)] = 5.0
@@ -53,3 +97,8 @@ class GrammarSettings(Settings, frozen=True, kw_only=True):
     parent: Annotated[int, Meta(description="end when this process ends (set by the supervisor); 0: none", ge=0)] = 0
     drain_s: Annotated[float, Meta(description="after SIGTERM: longest wait for the sessions to move", ge=0, le=3600)] = 10.0
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="least level logged")] = "info"
+
+
+def guide_limits(settings: GrammarSettings) -> GuideLimits:
+    """The limits of a guide, ``guide_...`` each."""
+    return GuideLimits(*(getattr(settings, f"guide_{name}") for name in GuideLimits._fields))

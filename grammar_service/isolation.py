@@ -13,7 +13,7 @@ from typing import BinaryIO, NamedTuple
 import msgspec
 
 from grammar_service.compile import Task, plan_of
-from grammar_service.limits import check, is_trivially_safe
+from grammar_service.limits import GuideLimits, check, is_trivially_safe
 from grammar_service.trial import RESULT_HEADER, Request, TrialLimits, TrialResult
 from grammar_service.watch import BusyMark
 from grammar_service.zygote import DROP, HEADER, LOAD, TRY, Ending
@@ -39,8 +39,9 @@ class Isolation:
     ``kill_s`` is for the loop that ``busy`` tells of; ``num_spares`` children are forked ahead.
     """
 
-    def __init__(self, limits: TrialLimits, busy: BusyMark, kill_s: float, num_spares: int) -> None:
+    def __init__(self, limits: TrialLimits, guide: GuideLimits, busy: BusyMark, kill_s: float, num_spares: int) -> None:
         self._limits = limits
+        self._guide_limits = guide
         self._num_spares = num_spares
         self._busy = busy
         self._kill_s = kill_s
@@ -66,7 +67,7 @@ class Isolation:
         """The plan of a task that is safe to compile here. Raises MaskstreamError."""
         work = task.work
         if isinstance(work, Guide):
-            check(work)
+            check(work, self._guide_limits)
             if is_trivially_safe(work):
                 return plan_of(work, {name: engine.version for name, engine in task.loaded.engines.items()})
         request = Request(

@@ -15,17 +15,23 @@ from shared.guide import Guide
 
 
 class GuideLimits(NamedTuple):
-    """Bounds of one guide."""
+    """Bounds of one guide; each is a setting, ``guide_`` before its name, and costs what the setting says."""
 
-    schema_bytes: int = 256 << 10  # a schema takes about 35 bytes of template a byte, and 0.3 us of planning
-    regex_bytes: int = 8 << 10  # 1 MB of regex literal holds an engine for more than a minute
-    grammar_bytes: int = 64 << 10  # ebnf and lark
-    json_depth: int = 128  # 200 levels of schema cost xgrammar 1.1 s, cubically more beyond
-    json_nodes: int = 20_000  # values of a schema, all levels
-    rules: int = 2_000  # a chain of 3,000 rules ends the process (SIGSEGV)
-    nesting: int = 200  # brackets of a regex or grammar; engines stop at 1,000
-    repeat: int = 100_000  # largest bound of one repetition; a{1000000} costs 0.5 s a row
-    repeat_product: int = 1_000_000  # of repetitions inside one another
+    schema_bytes: int = 256 << 10
+    regex_bytes: int = 8 << 10
+    grammar_bytes: int = 64 << 10
+    json_depth: int = 64
+    json_nodes: int = 20_000
+    # Three thousand optional properties cost llguidance 0.5 s of compilation and 37 ms a row. Where xgrammar was asked for by name,
+    # 300 cost 1.6 s and the child that tries the guide says so.
+    members: int = 2_000
+    entries: int = 5_000
+    string_bytes: int = 64 << 10
+    rules: int = 2_000
+    nesting: int = 200
+    # Beyond this llguidance runs out of its own fuel within 10 ms; xgrammar, which needs seconds from 8,000 on, sees no regex.
+    repeat: int = 100_000
+    repeat_product: int = 1_000_000
     choices: int = 5_000
     choice_bytes: int = 256 << 10
 
@@ -60,14 +66,25 @@ def too_large(message: str) -> MaskstreamError:
 
 
 def _check_json(text: str, limits: GuideLimits) -> None:
-    depth = nodes = 0
+    longest = max((len(literal) for literal in _STRING.findall(text)), default=0)
+    if longest > limits.string_bytes:
+        raise too_large(f"a string of {longest} characters, {limits.string_bytes} allowed")
+    nodes = 0
+    open_lists: list[list[int]] = [[limits.json_nodes, 1]]  # of each open bracket: what it may hold, and what it holds so far
     for mark in _BRACKETS.findall(_STRING.sub('""', text)):
         nodes += mark not in "]}"
-        depth += (mark in "[{") - (mark in "]}")
-        if depth > limits.json_depth:
-            raise too_large(f"more than {limits.json_depth} levels of JSON")
         if nodes > limits.json_nodes:
             raise too_large(f"more than {limits.json_nodes} values of JSON")
+        if mark in "[{":
+            open_lists.append([limits.entries if mark == "[" else limits.members, 1])
+            if len(open_lists) > limits.json_depth + 1:
+                raise too_large(f"more than {limits.json_depth} levels of JSON")
+        elif mark == ",":
+            open_lists[-1][1] += 1
+            if open_lists[-1][1] > open_lists[-1][0]:
+                raise too_large(f"more than {open_lists[-1][0]} entries of one object or list")
+        elif len(open_lists) > 1:
+            open_lists.pop()
 
 
 def _check_choice(text: str, limits: GuideLimits) -> None:

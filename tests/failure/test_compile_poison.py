@@ -7,7 +7,6 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,6 +14,7 @@ from shared.bitmask import count, token_ids
 from shared.guide import Guide
 from shared.protocol import Compile, Compiled, Ping, Plan, Pong, StepStatus
 from tests.failure.poison import CORPUS, Poison
+from tests.failure.processes import children
 from tests.grammar_driver import Driver, Sequence1
 from tests.grammar_process import ServiceProcess, serving
 from tests.vocabularies import encode_greedy, qwen
@@ -131,10 +131,3 @@ def test_descriptors_and_children_are_back_where_they_were(running: tuple[Driver
         driver.compile("regex", f"(unclosed{number}")
         driver.compile("regex", f"fine{number}")
     assert (service.descriptors(), len(children(service.step_pid()))) == before
-
-
-def children(pid: int) -> list[int]:
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        found += map(int, (task / "children").read_text().split())
-    return found

@@ -6,30 +6,16 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator
-from pathlib import Path
+from collections.abc import Collection, Iterator
 
 import pytest
 
+from tests.failure.processes import children, state, wait_until
 from tests.grammar_driver import Driver
 from tests.grammar_process import ServiceProcess, serving
 from tests.vocabularies import tiny
 
 pytestmark = pytest.mark.failure
-
-
-def children(pid: int) -> list[int]:
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        found += map(int, (task / "children").read_text().split())
-    return found
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    until_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < until_s, "did not come to pass"
-        time.sleep(0.01)
 
 
 def spares(service: ServiceProcess) -> list[int]:
@@ -47,14 +33,6 @@ def waiting_spare(service: ServiceProcess, besides: Collection[int] = ()) -> int
 
     wait_until(waits)
     return found[0]
-
-
-def state(pid: int) -> str:
-    """S where it sleeps, Z where only its parent has not noticed that it is gone; empty where it is."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except OSError:
-        return ""
 
 
 @pytest.fixture(scope="module")

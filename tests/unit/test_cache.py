@@ -6,10 +6,13 @@ from collections.abc import Collection
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from grammar_service.cache import ENTRY_BYTES, CompiledGrammar, GrammarCache, NegativeCache
+from grammar_service.cache import ENTRY_BYTES, MAX_SPELLINGS, SPELLING_BYTES, CompiledGrammar, GrammarCache, NegativeCache
 from grammar_service.compile import CompileQueue, Task
 from grammar_service.vocabularies import Loaded
+from shared import metrics
 from shared.errors import CompileCrashed, CompileTimeout, Overloaded, Unsatisfiable
 from shared.guide import Guide
 from shared.protocol import Plan
@@ -67,11 +70,98 @@ def test_one_that_is_larger_than_the_limit_is_not_kept() -> None:
     assert (len(cache), cache.num_bytes) == (0, 0)
 
 
-def test_a_second_put_replaces() -> None:
+def test_another_spelling_shares_what_is_there() -> None:  # spec 137
     cache = GrammarCache(10_000)
-    cache.put(key("a"), grammar("a", 5_000))
-    cache.put(key("a"), grammar("a", 100))
-    assert cache.num_bytes == grammar("a", 100).num_bytes
+    first = grammar("a")
+    assert cache.put(key("a"), first, "c", ("f", "one")) is first
+    assert cache.put(key("a"), grammar("a"), "c", ("f", "two")) is first
+    assert cache.find(("f", "one")) is first
+    assert cache.find(("f", "two")) is first
+    assert cache.find(("f", "three")) is None
+    assert cache.num_bytes == first.num_bytes + 2 * SPELLING_BYTES
+    cache.validate()
+
+
+def test_spellings_without_end_take_no_memory_without_end() -> None:
+    cache = GrammarCache(100_000)
+    for number in range(10 * MAX_SPELLINGS):
+        cache.put(key("a"), grammar("a"), "c", ("f", str(number)))
+        cache.validate()
+    assert cache.num_bytes == grammar("a").num_bytes + MAX_SPELLINGS * SPELLING_BYTES
+    assert cache.find(("f", "0")) is None
+    assert cache.find(("f", str(10 * MAX_SPELLINGS - 1))) is not None
+
+
+def test_one_client_pushes_out_their_own() -> None:
+    cache = GrammarCache(20_000, client_bytes=10_000)
+    for name in ("x", "y"):
+        cache.put(key(name), grammar(name), "modest")
+    for number in range(50):
+        cache.put(key(str(number)), grammar(str(number)), "greedy")
+        cache.validate()
+    assert [cache.get(key(name)) is not None for name in ("x", "y")] == [True, True]
+    assert len(cache) == 2 + 4
+
+
+def test_what_another_client_uses_counts_for_that_one() -> None:
+    cache = GrammarCache(20_000, client_bytes=5_000)
+    for name in "ab":
+        cache.put(key(name), grammar(name), "one", ("f", name))
+    assert cache.find(("f", "a"), "two") is not None
+    cache.put(key("c"), grammar("c"), "one")
+    cache.validate()
+    assert [cache.get(key(name)) is not None for name in "abc"] == [True, True, True]  # three for one would be too many
+
+
+def test_taking_over_keeps_the_share() -> None:
+    cache = GrammarCache(20_000, client_bytes=4_500)
+    for name, client in (("a", "one"), ("b", "one"), ("c", "two"), ("d", "two")):
+        cache.put(key(name), grammar(name), client)
+    assert cache.get(key("a"), "two") is not None
+    cache.validate()
+    assert [cache.get(key(name)) is not None for name in "abcd"] == [True, True, False, True]
+
+
+def test_one_too_large_for_a_share_drops_nothing() -> None:
+    cache = GrammarCache(20_000, client_bytes=5_000)
+    cache.put(key("a"), grammar("a"), "c")
+    big = grammar("big", 6_000)
+    assert cache.put(key("big"), big, "c") is big
+    assert len(cache) == 1
+
+
+def test_hits_misses_and_evictions_are_counted() -> None:
+    def counts() -> list[float]:
+        counters = (metrics.cache_hits_total, metrics.cache_misses_total, metrics.cache_evictions_total)
+        return [counter._value.get() for counter in counters]
+
+    before = counts()
+    cache = GrammarCache(4_500)
+    for name in "abc":
+        cache.put(key(name), grammar(name), "c", ("f", name))
+    cache.find(("f", "c"))
+    cache.find(("f", "c"))
+    cache.find(("f", "unheard of"))
+    assert [now - then for now, then in zip(counts(), before, strict=True)] == [
+        2,
+        1,
+        2,
+    ]  # each takes 2,404 bytes with its spelling: one fits
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 3), st.booleans(), st.integers(0, 3_000)), max_size=60))
+def test_the_books_agree_after_any_history(history: list[tuple[int, int, bool, int]]) -> None:
+    cache = GrammarCache(12_000, client_bytes=6_000)
+    for number, client, found, size in history:
+        spelling = "f", f"{number}-{size % 5}"
+        if found:
+            cache.find(spelling, f"client{client}")
+        else:
+            cache.put(key(str(number)), grammar(str(number), size), f"client{client}", spelling)
+        cache.validate()
+    cache.forget_vocabulary("f")
+    cache.validate()
+    assert (len(cache), cache.num_bytes) == (0, 0)
 
 
 def test_a_vocabulary_that_goes_takes_its_grammars_along() -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import time
+from typing import get_args, get_type_hints
 
 import pytest
 
+from grammar_service.config import PREFIX, GrammarSettings, guide_limits
 from grammar_service.limits import DEFAULTS, GuideLimits, check, is_trivially_safe
+from shared.config import load
 from shared.errors import GrammarTooLarge
 from shared.guide import Guide
 
 SMALL = GuideLimits(
-    schema_bytes=400, regex_bytes=100, grammar_bytes=200, json_depth=5, json_nodes=20, rules=3, nesting=3, repeat=100,
+    schema_bytes=400, regex_bytes=100, grammar_bytes=200, json_depth=5, json_nodes=20, members=6, entries=19, string_bytes=350,
+    rules=3, nesting=3, repeat=100,
     repeat_product=1_000, choices=3, choice_bytes=100,
 )  # fmt: skip
 
@@ -34,6 +38,10 @@ def refused(kind: str, text: str, limits: GuideLimits = SMALL) -> bool:
         ("json_schema", json.dumps(list(range(18))), json.dumps(list(range(30)))),
         ("json_schema", json.dumps(["," * 50]), "[" + "1," * 30 + "1]"),
         ("structural_tag", "{}", "[" * 6),
+        ("json_schema", json.dumps(dict.fromkeys("abcdef", 1)), json.dumps(dict.fromkeys("abcdefg", 1))),
+        ("json_schema", '[{"a":[1,2],"b":[1,2],"c":{},"d":1}]', json.dumps([{"x": dict.fromkeys("abcdefg")}])),
+        ("json_schema", "[[],[],[1,2],{}]", json.dumps(list(range(20)))),
+        ("json_schema", json.dumps("x" * 340), json.dumps("x" * 360)),
         ("regex", "a" * 100, "a" * 101),
         ("regex", "a{100}", "a{101}"),
         ("regex", "a{2,100}", "a{2,999999999999999999}"),
@@ -76,6 +84,16 @@ def test_the_scan_is_linear(kind: str, pattern: str) -> None:
     started = time.monotonic()
     refused(kind, text, DEFAULTS._replace(regex_bytes=1 << 20, grammar_bytes=1 << 20))
     assert time.monotonic() - started < 5  # 0.1 s alone
+
+
+def test_each_limit_is_a_setting_that_says_what_it_costs() -> None:
+    hints = get_type_hints(GrammarSettings, include_extras=True)
+    for name in GuideLimits._fields:
+        (meta,) = get_args(hints[f"guide_{name}"])[1:]
+        assert ";" in meta.description or "," in meta.description, name
+    assert guide_limits(GrammarSettings()) == DEFAULTS
+    settings = load(GrammarSettings, PREFIX, ["--guide-rules", "7"], environment={"MASKSTREAM_GRAMMAR_GUIDE_JSON_DEPTH": "9"})
+    assert guide_limits(settings) == DEFAULTS._replace(rules=7, json_depth=9)
 
 
 def test_only_fixed_guides_and_short_lists_need_no_child() -> None:
