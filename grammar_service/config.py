@@ -51,43 +51,47 @@ class GrammarSettings(Settings, frozen=True, kw_only=True):
         600.0
     )
     guide_schema_bytes: Annotated[
-        int, Meta(description="largest JSON schema or structural tag; 35 bytes of memory and 0.3 us of planning a byte", ge=1)
+        int, Meta(description="largest JSON schema or structural tag; up to 120 bytes of memory and 4 us of planning a byte", ge=1)
     ] = DEFAULTS.schema_bytes
     guide_regex_bytes: Annotated[
-        int, Meta(description="largest regex; 8 KiB of it plan in 20 ms, 1 MB of literal holds an engine for a minute", ge=1)
+        int, Meta(description="largest regex; 8 KiB cost up to 0.2 s, and 21 ms a row where they are one literal", ge=1)
     ] = DEFAULTS.regex_bytes
-    guide_grammar_bytes: Annotated[int, Meta(description="largest EBNF or Lark grammar; 64 KiB compile in 0.2 s", ge=1)] = (
+    guide_grammar_bytes: Annotated[int, Meta(description="largest EBNF or Lark grammar; 64 KiB cost 1.3 s and 35 MB", ge=1)] = (
         DEFAULTS.grammar_bytes
     )
     guide_json_depth: Annotated[
-        int, Meta(description="levels of a schema's JSON; 200 cost xgrammar 1.1 s, llguidance reads 128 at most", ge=1)
+        int, Meta(description="levels of a schema's JSON; 62 cost 16 ms, llguidance reads 128 at most", ge=1)
     ] = DEFAULTS.json_depth
-    guide_json_nodes: Annotated[int, Meta(description="values of a schema, all levels; about 50 us of planning each", ge=1)] = (
+    guide_json_nodes: Annotated[int, Meta(description="values of a schema, all levels; 19,000 cost 0.8 s and 19 MB", ge=1)] = (
         DEFAULTS.json_nodes
     )
     guide_members: Annotated[
-        int, Meta(description="members of one object of a schema; 3,000 optional properties cost 0.5 s and 37 ms a row", ge=1)
+        int, Meta(description="members of one object of a schema; 2,000 optional properties cost 0.8 s, 6 MB and 8 ms a row", ge=1)
     ] = DEFAULTS.members
-    guide_entries: Annotated[int, Meta(description="entries of one list of a schema (an enum); 10,000 cost 27 ms", ge=1)] = (
-        DEFAULTS.entries
-    )
+    guide_entries: Annotated[
+        int, Meta(description="entries of one list of a schema (an enum); 5,000 cost 0.13 s and 3 MB", ge=1)
+    ] = DEFAULTS.entries
     guide_string_bytes: Annotated[
-        int, Meta(description="longest string of a schema; 100 KB cost 0.25 s in the first row", ge=1)
+        int, Meta(description="longest string of a schema; as a const 64 KiB cost 1.4 s a row, which the trial refuses", ge=1)
     ] = DEFAULTS.string_bytes
     guide_rules: Annotated[
-        int, Meta(description="rules of a grammar; a chain of 3,000 ends a process with a stack of 8 MB", ge=1)
+        int, Meta(description="rules of a grammar; 2,000 in a chain cost 25 ms, 3,000 end a process with a stack of 8 MB", ge=1)
     ] = DEFAULTS.rules
     guide_nesting: Annotated[
-        int, Meta(description="brackets of a regex or grammar inside one another; engines stop at 1,000", ge=1)
+        int, Meta(description="brackets of a regex or grammar inside one another; recursion of the engines stops at 1,000", ge=1)
     ] = DEFAULTS.nesting
-    guide_repeat: Annotated[int, Meta(description="largest bound of one repetition; 1,000,000 cost 0.5 s a row", ge=1)] = (
-        DEFAULTS.repeat
-    )
+    guide_repeat: Annotated[
+        int,
+        Meta(
+            description="largest bound of one repetition; .{1,100000} costs 3 ms, a{100000} 3 s a row, which the trial refuses",
+            ge=1,
+        ),
+    ] = DEFAULTS.repeat
     guide_repeat_product: Annotated[
-        int, Meta(description="product of repetitions inside one another; 8,000,000 use up the engine's fuel, 10 ms", ge=1)
+        int, Meta(description="product of repetitions inside one another; what is too much for the engine costs 7 ms", ge=1)
     ] = DEFAULTS.repeat_product
-    guide_choices: Annotated[int, Meta(description="entries of a choice; 5,000 cost 10 ms", ge=1)] = DEFAULTS.choices
-    guide_choice_bytes: Annotated[int, Meta(description="bytes of all entries of a choice; 4 KiB cost 7 ms", ge=1)] = (
+    guide_choices: Annotated[int, Meta(description="entries of a choice; 5,000 cost 0.13 s and 5 MB", ge=1)] = DEFAULTS.choices
+    guide_choice_bytes: Annotated[int, Meta(description="bytes of all entries of a choice; 256 KiB cost 0.4 s and 9 MB", ge=1)] = (
         DEFAULTS.choice_bytes
     )
     step_soft_s: Annotated[float, Meta(description="a session's step beyond this gets a lane of its own", gt=0, le=60)] = 0.05

@@ -22,14 +22,16 @@ class GuideLimits(NamedTuple):
     grammar_bytes: int = 64 << 10
     json_depth: int = 64
     json_nodes: int = 20_000
-    # Three thousand optional properties cost llguidance 0.5 s of compilation and 37 ms a row. Where xgrammar was asked for by name,
-    # 300 cost 1.6 s and the child that tries the guide says so.
+    # 500 would refuse tables of real products; 2,000 optional properties cost llguidance 0.8 s and 8 ms a row. Where xgrammar was
+    # asked for by name, 300 cost seconds, and the child that tries the guide says so.
     members: int = 2_000
     entries: int = 5_000
     string_bytes: int = 64 << 10
     rules: int = 2_000
     nesting: int = 200
-    # Beyond this llguidance runs out of its own fuel within 10 ms; xgrammar, which needs seconds from 8,000 on, sees no regex.
+    # Not what is safe but what can be: .{1,100000} costs 3 ms, a{100000} seconds, and only the child that tries them can tell.
+    # A product that llguidance cannot hold ends in its own fuel within 10 ms; xgrammar, which needs seconds from 8,000 on, gets no
+    # regex.
     repeat: int = 100_000
     repeat_product: int = 1_000_000
     choices: int = 5_000
