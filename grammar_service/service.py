@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import queue
 import threading
 import time
@@ -32,6 +33,7 @@ from shared.protocol import (
 
 IDLE_S = 0.25
 HOUSEKEEPING_S = 1.0
+COLLECT_AFTER = (20_000, 10, 10)  # a step makes thousands of short-lived objects without cycles
 
 
 class Service:
@@ -62,6 +64,7 @@ class Service:
     def run(self) -> None:
         """The loop. Raises ConfigError for a worker address that may not be used."""
         self._links.start()
+        gc.set_threshold(*COLLECT_AFTER)
         try:
             while not self._may_leave():
                 self._turned_s = time.monotonic()

@@ -14,6 +14,7 @@ from grammar_service.sessions import Answer, Session, Walking
 from shared import metrics
 from shared.errors import MaskstreamError, StepTimeout
 
+BATCH = 32  # rows of one native call: they are hashed while they are still in the cache
 MEASURED = 500  # a turn shorter than this part of the soft budget counts as CPU time unmeasured
 
 
@@ -39,8 +40,7 @@ class Stepper:
         self._rows = rows
         self._budget = budget
         self._spender = _Spender()
-        self._words = (rows.vocab_size + 31) // 32
-        self._buffer: Rows = np.zeros((64, self._words), dtype=np.int32)
+        self._buffer: Rows = np.zeros((BATCH, (rows.vocab_size + 31) // 32), dtype=np.int32)
 
     def run(self, jobs: list[Job]) -> Iterator[list[tuple[Session, Answer]]]:
         """Answers in parts: first those of all ordinary sessions, then one part for each that was slow before."""
@@ -66,21 +66,22 @@ class Stepper:
 
     def _fill_round(self, waiting: list[_Walk]) -> float:
         by_engine: dict[str, list[_Walk]] = {}
-        self._spender.begin()
         for walk in waiting:
             if walk.matcher.is_unguided() or walk.matcher.is_terminated():
                 walk.resume(self._unguided(walk.matcher), self._spender)
             else:
                 by_engine.setdefault(walk.matcher.native.engine, []).append(walk)
-        return sum(self._fill(self._engines[name], walks) for name, walks in by_engine.items())
+        return sum(
+            self._fill(self._engines[name], walks[start : start + BATCH])
+            for name, walks in by_engine.items()
+            for start in range(0, len(walks), BATCH)
+        )
 
     def _unguided(self, matcher: Matcher) -> Row:
         matcher.fill_next_token_bitmask(self._buffer, 0)
         return self._rows.intern(self._buffer[0])
 
     def _fill(self, engine: Engine, walks: list[_Walk]) -> float:
-        if len(walks) > len(self._buffer):
-            self._buffer = np.zeros((len(walks) * 2, self._words), dtype=np.int32)
         alone = len(walks) == 1
         started_s = time.perf_counter()
         cpu_s = time.process_time() if alone else 0.0  # of the process: an engine fills in threads of its own
@@ -89,13 +90,13 @@ class Stepper:
         if alone:
             walks[0].spend(spent_s, time.process_time() - cpu_s)
         self._spender.begin()
+        Matcher.finish_all([walk.matcher for walk in walks], self._buffer[: len(walks)])
         slow = spent_s > self._budget.soft_s  # in a batch nobody knows whose fault it was: each shows itself alone next time
         for index, (walk, error) in enumerate(zip(walks, broken, strict=True)):
             walk.job.session.apart = slow
             if error is not None:
                 walk.fail(error)
                 continue
-            walk.matcher.finish(self._buffer[index])
             walk.resume(self._rows.intern(self._buffer[index]), self._spender)
         return spent_s
 

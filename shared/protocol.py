@@ -324,7 +324,7 @@ class Opened(Message, tag="opened", frozen=True, kw_only=True):
     error: WireError | None = None
 
 
-class StepEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class StepEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """One session's part of a step, absolute: the service brings its history to ``base_length`` (rolling back or taking
     ``committed``, the tokens since the last entry's base), then walks ``path``.
 
@@ -364,7 +364,7 @@ class StepStatus(enum.IntEnum):
     RESYNC = 5  # the service cannot build the base (unknown session, digest mismatch): open again with a replay
 
 
-class WireRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class WireRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """A row: ``kind`` (shared.bitmask.RowKind), ``value`` (SINGLE: token id; DENSE: index of its frame; POOL: index), ``ids``
     (SPARSE: int32 little-endian), ``generation`` (POOL). Several DENSE rows may name the same frame."""
 
@@ -374,7 +374,7 @@ class WireRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     generation: Count = 0
 
 
-class StepAnswerEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class StepAnswerEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """``digest`` covers (plan, prefix, path, parents); ``num_advanced`` tokens of the path were accepted (golden included);
     ``rows[i]`` is the row after path[: i + 1] (or the first row where the path is empty): ``num_guided`` of them, all of this walk.
     ``forced``: tokens that are the only continuation after the last row."""
@@ -391,7 +391,7 @@ class StepAnswerEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unkno
     error: WireError | None = None
 
 
-class PoolWrite(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class PoolWrite(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """Put a row at ``index`` of the pool, generation ``generation`` (greater than what was there): the words of frame ``frame``, or
     just ``ids`` (int32 little-endian) where there are any. Writes come before the rows of the answer that carries them, and are
     applied in order even where it is refused."""

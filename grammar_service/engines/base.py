@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grammar_service.engines.stops import StopBits
-from shared.bitmask import Words, is_alive, is_set, num_words
+from shared.bitmask import Words, is_alive, num_words
 from shared.errors import AccountingError
 from shared.tokenizer import Vocabulary
 
@@ -91,6 +91,11 @@ class VocabularyBits(NamedTuple):
     def of(cls, vocabulary: Vocabulary) -> VocabularyBits:
         return cls(vocabulary.size, StopBits.of(vocabulary.stop_ids), frozenset(vocabulary.stop_ids))
 
+    def clear_tail(self, rows: Rows) -> None:
+        """Forbids the bits beyond the vocabulary."""
+        if used := self.size % 32:
+            rows.view(np.uint32)[:, num_words(self.size) - 1] &= np.uint32((1 << used) - 1)
+
 
 class Matcher:
     """GrammarMatcher over a native matcher: end states, the request's own stop set, mask check before accept.
@@ -116,16 +121,20 @@ class Matcher:
 
     def accept_token(self, token_id: int) -> bool:
         """One token; False (state unchanged) where its mask bit is 0, even if the engine would take it."""
-        if not 0 <= token_id < self._bits.size or (self.is_terminated() and not self._free):
+        if not 0 <= token_id < self._bits.size:
             return False
-        if not self.is_unguided():
-            if not is_set(self._known_row(), token_id, self._bits.size):
+        if self.ended_at is not None or self._freed_at is not None:
+            if not self._free:
                 return False
-            if not self._advance(token_id):
-                return False
+        elif not self._is_allowed(token_id) or not self._advance(token_id):
+            return False
         self.length += 1
         self._row = None
         return True
+
+    def _is_allowed(self, token_id: int) -> bool:
+        row = self._known_row() if self._row is None else self._row
+        return bool((row.item(token_id >> 5) >> (token_id & 31)) & 1)
 
     def _advance(self, token_id: int) -> bool:
         if token_id in self.stop_ids and self.native.can_end():
@@ -204,15 +213,27 @@ class Matcher:
 
     def finish(self, words: Words) -> bool:
         """Turns the engine's raw row into ours: its stop bits become the request's own. True where the guide may end here."""
-        may_end = self._bits.engine_stops.clear(words)
-        last = num_words(self._bits.size) - 1
-        if used := self._bits.size % 32:
-            words.view(np.uint32)[last] &= np.uint32((1 << used) - 1)
-        if may_end and self._free and not words.any():
-            words[:] = -1
-        elif may_end:
-            self._stops.set(words)
+        (may_end,) = self._bits.engine_stops.clear(words[None])
+        self._bits.clear_tail(words[None])
+        if may_end:
+            self._end(words)
         return may_end
+
+    def _end(self, words: Words) -> None:
+        if self._free and not words.any():
+            words[:] = -1
+        else:
+            self._stops.set(words)
+
+    @staticmethod
+    def finish_all(matchers: Sequence[Matcher], rows: Rows) -> None:
+        """``finish`` for a row each; the matchers are of one vocabulary."""
+        bits = matchers[0]._bits
+        ends = bits.engine_stops.clear(rows)
+        bits.clear_tail(rows)
+        for number, may_end in enumerate(ends):
+            if may_end:
+                matchers[number]._end(rows[number])
 
     def note_row(self, words: Words) -> None:
         """Remembers the row of the current state for the mask check; the array must not change afterwards."""
@@ -230,6 +251,10 @@ class Matcher:
         """True once a stop token has ended the guide."""
         return self.ended_at is not None
 
+    def is_guided(self) -> bool:
+        """True where neither a stop token nor a token after the end has been taken: the native matcher decides."""
+        return self.ended_at is None and self._freed_at is None
+
     def is_unguided(self) -> bool:
         """True where the guide lies behind and everything is allowed (``after_guide`` free)."""
         return self._free and (self.ended_at is not None or self._freed_at is not None)
@@ -242,7 +267,7 @@ class Matcher:
             return "open"
         scratch = np.empty((1, num_words(self._bits.size)), dtype=np.int32)
         self.native.fill(scratch, 0)
-        self._bits.engine_stops.clear(scratch[0])
+        self._bits.engine_stops.clear(scratch)
         return "may_end" if is_alive(scratch[0], self._bits.size) else "must_end"
 
     def forced(self) -> list[int]:

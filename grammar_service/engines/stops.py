@@ -22,16 +22,16 @@ class StopBits(NamedTuple):
             merged[stop >> 5] = merged.get(stop >> 5, 0) | (1 << (stop & 31))
         return cls(tuple(merged.items()))
 
-    def clear(self, row: Words) -> bool:
-        """Forbids the ids; True if any of them was allowed."""
-        unsigned = row.view(np.uint32)
-        found = False
+    def clear(self, rows: Words) -> list[bool]:
+        """Forbids the ids in rows [n, W]; for each row True if any of them was allowed."""
+        unsigned = rows.view(np.uint32)
+        found = np.zeros(len(rows), dtype=np.uint32)
         for word, bits in self.words:
-            value = int(unsigned[word])
-            if value & bits:
-                found = True
-                unsigned[word] = value & ~bits
-        return found
+            column = unsigned[:, word]
+            found |= column & np.uint32(bits)
+            column &= np.uint32(0xFFFFFFFF ^ bits)
+        allowed: list[bool] = (found != 0).tolist()
+        return allowed
 
     def set(self, row: Words) -> None:
         """Allows the ids."""
