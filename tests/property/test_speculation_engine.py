@@ -7,7 +7,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpu_worker.checking.encoders import byte_encoder
 from gpu_worker.config import WorkerSettings
 from gpu_worker.engine import Engine
 from gpu_worker.models.base import RunnerShape
@@ -38,6 +37,13 @@ SAMPLINGS = [
 ]
 
 
+class Bytes:
+    """A byte is a token."""
+
+    def encode(self, text, *, add_special_tokens=True):
+        return list(text.encode())
+
+
 class Scripted(Drafting):
     """Each text drafts from ``script``, wrong at some positions; what lies behind the end of the script is ``tail``."""
 
@@ -60,7 +66,7 @@ class Bench:
         self.replies = queue.SimpleQueue()
         clock = MonotonicClock()
         self.outcomes = Outcomes(lambda sent: [self.replies.put(m) for _, m in sent], clock, vocabulary.size)
-        self.model = Model("bench", vocabulary, byte_encoder(), shape.max_length)
+        self.model = Model("bench", vocabulary, Bytes(), shape.max_length)
         chosen = WorkerSettings(max_slots=SLOTS, hold_after_s=hold_after_s, max_draft_tokens=WIDTH - 1, drafter="ngram")
         self.engine = Engine(
             chosen, self.pipeline, self.real.link, Scheduler(SLOTS, 32), Requests(vocabulary), self.outcomes, clock
