@@ -3,11 +3,19 @@
 import threading
 import time
 
+import numpy as np
 import pytest
+import torch
 
 from gpu_worker.descriptor import SlotAction
+from gpu_worker.models.base import RunnerShape
+from gpu_worker.models.synthetic import SyntheticOptions, SyntheticRunner
 from gpu_worker.pipeline import Flag, HostPipeline
-from tests.device import MAX_LENGTH, SLOTS, descriptor, greedy, make_runner
+from gpu_worker.speculation import Ahead, AheadRows
+from shared.bitmask import pack
+from shared.errors import ConfigError
+from tests.device import MAX_LENGTH, SLOTS, WORDS, descriptor, greedy, make_runner
+from tests.vocabularies import tiny
 
 PATIENCE_S = 20.0
 
@@ -209,3 +217,66 @@ def test_close_releases_what_waits():
     begun = time.monotonic()
     pipeline.close()
     assert time.monotonic() - begun < 30
+
+
+def wide(width):
+    shape = RunnerShape(max_slots=SLOTS, max_length=MAX_LENGTH, max_width=width, prefill_chunk=16)
+    return HostPipeline(SyntheticRunner(tiny(), shape, SyntheticOptions(seed=3)), last_resort_s=PATIENCE_S)
+
+
+def with_drafts(launch, epochs, depth, rows):
+    """A greedy descriptor of three positions a slot; ``depth`` by slot: those that may be sampled; ``rows`` (slot, position) -> ids."""
+    made = descriptor(launch, epochs)
+    made.bitmask = torch.zeros((SLOTS * 3, WORDS), dtype=torch.int32)
+    for (slot, position), allowed in rows.items():
+        made.action[slot] = SlotAction.GUIDED
+        made.bitmask[slot * 3 + position] = torch.from_numpy(pack(sorted(allowed), tiny().size))
+    by_slot = np.array([depth.get(slot, 1) for slot in range(SLOTS)], np.int32)
+    made.ahead = Ahead(by_slot, (AheadRows(made.rows, None),) * 2)
+    return made
+
+
+def all_tokens(result, slot):
+    return [int(part.token[slot]) for part in (result, *result.ahead) if part.token[slot] >= 0]
+
+
+def test_drafts_that_the_model_would_have_sampled_stand():  # spec 119 R6
+    pipeline = wide(3)
+    try:
+        text = [65]
+        for _ in range(6):
+            text.append(greedy(text))
+        for slot, epoch in ((0, 1), (1, 2), (2, 3), (3, 4)):
+            admit(pipeline, slot, epoch, [65])
+        owners = {0: 1, 1: 2, 2: 3, 3: 4}
+        pipeline.draft(0, text[1:3])
+        pipeline.draft(1, [text[1], 7])
+        pipeline.draft(2, text[1:3])
+        anything = set(range(tiny().size))
+        pipeline.seal(with_drafts(pipeline.launch(), owners, {0: 3, 1: 3, 2: 2}, {(2, 0): anything, (2, 1): anything}))
+        result = collect(pipeline)
+        assert [all_tokens(result, slot) for slot in range(SLOTS)] == [text[1:4], text[1:3], text[1:3], text[1:2]]
+        # What was drafted is forgotten, and what was written behind the last token is written again.
+        pipeline.seal(with_drafts(pipeline.launch(), owners, {0: 3, 1: 3}, {}))
+        result = collect(pipeline)
+        assert [all_tokens(result, slot) for slot in range(SLOTS)] == [[text[4]], [text[3]], [text[3]], [text[2]]]
+    finally:
+        pipeline.close()
+
+
+def test_a_held_slot_keeps_its_place_and_loses_its_drafts():
+    pipeline = wide(3)
+    try:
+        admit(pipeline, 0, 1, [65])
+        pipeline.draft(0, [1, 2])
+        pipeline.seal(descriptor(pipeline.launch(), {0: 1}, held=[0]))
+        assert collect(pipeline).token[0] == -1
+        pipeline.seal(with_drafts(pipeline.launch(), {0: 1}, {0: 3}, {}))
+        assert all_tokens(collect(pipeline), 0) == [greedy([65])]
+    finally:
+        pipeline.close()
+
+
+def test_more_drafts_than_a_forward_is_wide_are_refused(pipeline):
+    with pytest.raises(ConfigError, match="1 wide"):
+        pipeline.draft(0, [5])
