@@ -225,7 +225,7 @@ def wide(width):
 
 
 def with_drafts(launch, epochs, depth, rows):
-    """A greedy descriptor of three positions a slot; ``depth`` by slot: those that may be sampled; ``rows`` (slot, position) -> ids."""
+    """A greedy descriptor of three positions a slot; ``depth`` by slot: those to sample; ``rows`` (slot, position) -> ids."""
     made = descriptor(launch, epochs)
     made.bitmask = torch.zeros((SLOTS * 3, WORDS), dtype=torch.int32)
     for (slot, position), allowed in rows.items():
