@@ -78,7 +78,7 @@ class Peers:
 
     def plain(self, logits: torch.Tensor) -> None:
         probs = self.softmax(logits)
-        self.check(self.lib.fi_sample(_p(probs), _p(self.out), self.rows, self.width, ctypes.c_uint64(7), _stream()))
+        self.check(self.lib.fi_sample(_p(probs), _p(self.out), _p(self.valid), self.rows, self.width, ctypes.c_uint64(7), _stream()))
 
 
 def triton_mask(site: str) -> Callable[[torch.Tensor, torch.Tensor], None]:

@@ -9,8 +9,8 @@ extern "C" {
 int fi_softmax(float* logits, float* out, unsigned rows, unsigned width, void* work, size_t bytes, cudaStream_t s) {
     return OnlineSoftmax<float>(logits, out, rows, width, nullptr, 1.0f, work, bytes, false, s);
 }
-int fi_sample(float* probs, int* out, unsigned rows, unsigned width, uint64_t seed, cudaStream_t s) {
-    return SamplingFromProb<float, int>(probs, out, nullptr, nullptr, rows, width, true, nullptr, seed, nullptr, 0, s);
+int fi_sample(float* probs, int* out, bool* valid, unsigned rows, unsigned width, uint64_t seed, cudaStream_t s) {
+    return SamplingFromProb<float, int>(probs, out, valid, nullptr, rows, width, true, nullptr, seed, nullptr, 0, s);
 }
 int fi_top_k(float* probs, int* out, bool* valid, unsigned rows, unsigned width, unsigned k, uint64_t seed, cudaStream_t s) {
     return TopKSamplingFromProb<float, int>(probs, out, valid, nullptr, nullptr, rows, k, width, true, nullptr, seed, nullptr, 0, s);

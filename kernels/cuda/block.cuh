@@ -23,6 +23,8 @@ struct Block {
         asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
 #endif
     }
+    DEV Block(const Block& b, Scratch& scratch) : s(scratch), tid(b.tid), lane(b.lane), warp(b.warp), rank(b.rank),
+        turn(b.turn), box_turn(b.box_turn) {}
     template <class Op> DEV u64 reduce(u64 v, Op op) {
 #pragma unroll
         for (int d = 16; d; d >>= 1) v = op(v, __shfl_xor_sync(FULL, v, d));

@@ -77,8 +77,8 @@ struct Bins {
     u32 top, shift;
     bool counted;
 
-    DEV Bins(u32* w, u32 low, u32 high) : words(w), top(high), shift(high > low ? (u32)max(21 - __clz(high - low), 0) : 0) {
-        counted = VALUE_BITS && (high >> VALUE_BITS) - (low >> VALUE_BITS) < BINS;
+    DEV Bins(u32* w, u32 low, u32 high, bool exact_values) : words(w), top(high), shift(high > low ? (u32)max(21 - __clz(high - low), 0) : 0) {
+        counted = exact_values && VALUE_BITS && (high >> VALUE_BITS) - (low >> VALUE_BITS) < BINS;
         if (counted) shift = VALUE_BITS;
     }
     DEV u32 of(u32 key) const { return counted ? (top >> shift) - (key >> shift) : (top - key) >> shift; }
@@ -122,6 +122,7 @@ template <class F> DEV void each_within(const Sampler& q, const Vec (&d)[4], u32
 DEV u64 bracket_pass(Sampler& q, float floor, float low, float high, const Bins& bins) {
     const u32 gate = Sampler::gate_of(ordered(low) >> 16);
     const Scale scale = q.scale;
+    const float least = fmaxf(low, unordered(ordered(floor) + (ordered(floor) == 0x7ffffffeu ? 2 : 1)));  // just above the floor
     u64 whole = 0;
     q.r.each_tile_backwards(q.b, [&](u32 t, const Vec (&d)[4], bool any) {
         u64 above = 0;
@@ -140,7 +141,17 @@ DEV u64 bracket_pass(Sampler& q, float floor, float low, float high, const Bins&
                 }
             whole += Sampler::warp_sum(Scale::join(h, l, 4 * VEC));
             above = Sampler::warp_sum(Scale::join(ah, al, n));
-            each_within(q, d, t, gate, low, high, [&](float x, u32) { if (x > floor) bins.put(scale, x); });
+            if (bins.counted) {  // few lanes at a time, so predicated additions cost less than finding them
+#pragma unroll
+                for (int j = 0; j < 4; ++j)
+#pragma unroll
+                    for (int e = 0; e < VEC; ++e) {
+                        float x = element(d[j].w[e / PER_WORD], e % PER_WORD);
+                        if (x >= least && x <= high) atomicAdd(&bins.words[bins.of(ordered(x))], 1u);
+                    }
+            } else {
+                each_within(q, d, t, gate, least, high, [&](float x, u32) { bins.put(scale, x); });
+            }
         }
         if (q.b.lane == 0) q.s.tile_mass[t - q.r.tile0] = above;
     });
@@ -162,12 +173,13 @@ DEV u32 round_key(u32 key) {
 // The cut of the nucleus and its masses by tiles, given the estimate; false (own = the row's mass): it was wrong.
 DEV bool select_nucleus(Sampler& q, float top_p, Cut prior, bool keep_ties, Cut& cut, u64& own) {
     const float high = unordered(round_key(ordered(q.s.edge[0]))), low = fmaxf(q.s.edge[1], -FLT_MAX_);
-    const Bins bins((u32*)q.s.spare, ordered(low), ordered(high));
+    const Bins bins((u32*)q.s.spare, ordered(low), ordered(high), !q.o.active);  // changed logits have any fp32 value
 #pragma unroll 1
     for (u32 i = q.b.tid; i < 2 * BINS; i += NT) bins.words[i] = 0;
     if (q.b.tid == 0) { q.s.found = 0; q.s.listed = 0; }
     __syncthreads();
     own = bracket_pass(q, prior.value, low, high, bins);
+    STAGE(q, 9)
     u64 target = share(top_p, own), above = q.own_mass(), total, sum = 0, mass[BINS / NT];
 #pragma unroll
     for (u32 e = 0; e < BINS / NT; ++e) sum += mass[e] = bins.mass(q.scale, q.b.tid * (BINS / NT) + e);
@@ -186,15 +198,23 @@ DEV bool select_nucleus(Sampler& q, float top_p, Cut prior, bool keep_ties, Cut&
     __syncthreads();
     if (!found) return false;
     const u32 gate = Sampler::gate_of(bottom >> 16);
+    const float to = unordered(top == 0x7fffffffu ? top - 1 : top);
     const Scale scale = q.scale;
     q.r.each_tile(q.b, [&](u32 t, const Vec (&d)[4], bool any) {
         if (!any) return;
-        u64 more = 0;
-        each_within(q, d, t, gate, unordered(bottom), high, [&](float x, u32 column) {
-            if (!prior.keeps(x, column)) return;
-            if (ordered(x) > top) more += scale.mass(x); else q.append(order_key(x, column));
+        u32 h = 0, l = 0;
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+#pragma unroll
+            for (int e = 0; e < VEC; ++e) {
+                float x = element(d[j].w[e / PER_WORD], e % PER_WORD);
+                x = x > to && x <= high ? x : NEG_INF;  // above the range, hence kept by prior
+                Scale::split(pow2(scale.exponent<false>(x)), h, l);
+            }
+        u64 more = Sampler::warp_sum(Scale::join(h, l, 4 * VEC));
+        each_within(q, d, t, gate, unordered(bottom), to, [&](float x, u32 column) {
+            if (prior.keeps(x, column)) q.append(order_key(x, column));
         });
-        more = Sampler::warp_sum(more);
         if (q.b.lane == 0) q.s.tile_mass[t - q.r.tile0] += more;
     });
     if (q.o.active) __syncthreads();
@@ -202,9 +222,11 @@ DEV bool select_nucleus(Sampler& q, float top_p, Cut prior, bool keep_ties, Cut&
         if (ordered(x) < bottom || x > high || !prior.keeps(x, column)) return;
         if (ordered(x) > top) q.add_to_tile(column, x); else q.append(order_key(x, column));
     });
+    STAGE(q, 10)
     u32 n;
     u64* keys = merged_list(q, n);
     if (!keys) return false;
+    STAGE(q, 11)
     own = settle(q, true, target, above, prior, keep_ties, keys, n, cut);
     return true;
 }

@@ -26,6 +26,6 @@ extern "C" __global__ void __launch_bounds__(NT) probability(const __grid_consta
     if (i >= a.n) return;
     u32 column = a.tokens ? find_column(a.source.mask, a.tokens[(i64)row * a.n + i]) : i;
     Kept kept(a.descriptor, row);
-    u64 w = kept.total && column < a.source.mask.width ? kept.weight(value_at(a.source, row, column), column) : 0;
+    u64 w = kept.total && column < a.source.mask.width ? kept.weight(View(a.source, row).at(column), column) : 0;
     a.out[row * a.out_stride + i] = w ? (float)((double)w / (double)kept.total) : 0.0f;
 }

@@ -34,6 +34,8 @@
 #define SPARSE_MAX 1024  // with fewer allowed tokens the row is a list from the start
 #define TOP_K_MAX 1024   // above it top-k goes by histograms
 
+extern __shared__ __align__(16) u8 shared_bytes[];
+
 enum { DEAD = 1, NAN_SEEN = 2, POS_INF_SEEN = 4, HELD = 8 };
 
 struct Args {
@@ -172,8 +174,15 @@ DEV bool finish_list(Sampler& q, const Filters& f, const Output& out, u64* keys,
 // The allowed logits of a row with few of them, gathered one by one; sorted.
 DEV u64* gather_sparse(Sampler& q, u32& n, i32& status) {
 #pragma unroll 1
-    for (u32 i = q.b.tid; i < q.r.tiles * TILE_WORDS; i += NT)
-        for (u32 w = q.r.mask[i]; w; w &= w - 1) q.append(q.r.first_column() + i * 32 + __ffs(w) - 1);
+    for (u32 i = 4 * q.b.tid; i < q.r.tiles * TILE_WORDS; i += 4 * NT) {
+        const Vec v = *(const Vec*)(q.r.mask + i);
+        u32 count = __popc(v.w[0]) + __popc(v.w[1]) + __popc(v.w[2]) + __popc(v.w[3]);
+        if (!count) continue;
+        u32 at = atomicAdd(&q.s.listed, count);
+#pragma unroll
+        for (u32 k = 0; k < 4; ++k)
+            for (u32 w = v.w[k]; w; w &= w - 1) q.s.list[at++] = q.r.first_column() + (i + k) * 32 + __ffs(w) - 1;
+    }
     __syncthreads();
     n = q.s.listed;
     bool nan = false;
@@ -226,8 +235,10 @@ DEV bool merge_candidates(Sampler& q, Sampler::Peak& p, u32 k, u64*& keys, u32& 
     key = max((u32)q.b.peek_max(slot), ~(u32)q.b.peek_max(slot + 1));
 #endif
     const float bound = q.bound_of(key);
+    STAGE(q, 12)
     q.relist(p, bound);
     __syncthreads();
+    STAGE(q, 13)
     n = q.s.listed;
     keys = nullptr;
 #if C > 1
@@ -274,7 +285,8 @@ PHASE void by_histogram(Sampler q, const Filters& f, const Output& out, Cut cut,
 #endif
 
 #if SAMPLING
-PHASE bool draw_nucleus(Sampler q, const Filters& f, const Output& out, Cut cut, u64& own, i32 status) {
+PHASE bool draw_nucleus(const Sampler& from, const Filters& f, const Output& out, Cut cut, u64& own, i32 status) {
+    Sampler q(from, *(Smem*)shared_bytes, (u32*)(shared_bytes + SMEM_FIXED));
     if (!select_nucleus(q, f.top_p, cut, f.keep_ties, cut, own)) return false;
     u32 column;
     if (q.draw(cut, own, 0, high64(f.bits, own), column) && q.b.tid == 0)
@@ -283,19 +295,15 @@ PHASE bool draw_nucleus(Sampler q, const Filters& f, const Output& out, Cut cut,
 }
 #endif
 
-// TRACE: clock of the first CTA at each stage, for finding out where the time goes.
-#ifdef TRACE
-#define MARK(i) if (threadIdx.x == 0 && blockIdx.x == 0) a.mass[i] = clock64();
-#else
-#define MARK(i)
-#endif
-
 extern "C" __global__ void __launch_bounds__(NT, MIN_CTAS) sample(const __grid_constant__ Args a) {
-    extern __shared__ __align__(16) u8 shared_bytes[];
     Smem& s = *(Smem*)shared_bytes;
     static_assert(sizeof(Smem) <= SMEM_FIXED, "the launcher reserves SMEM_FIXED bytes before the mask words");
     u32* mask = (u32*)(shared_bytes + SMEM_FIXED);
-    MARK(0)
+#ifdef TRACE
+    if (threadIdx.x < 16) s.trace[threadIdx.x] = 0;
+    __syncthreads();
+    if (threadIdx.x == 0) s.trace[0] = clock64();
+#endif
     const u32 row = blockIdx.x / C;
     const Output out = {a, row};
     if (threadIdx.x == 0) s.listed = s.nan = 0;
@@ -311,7 +319,7 @@ extern "C" __global__ void __launch_bounds__(NT, MIN_CTAS) sample(const __grid_c
     i32 status = 0;
     __syncthreads();
     if (q.o.active) q.o.build(q.b);
-    MARK(1)
+    STAGE(q, 1)
 
     u64* keys = nullptr;  // a sorted list that decides the row, if there is one
     u64 whole = 0, own = 0;
@@ -337,7 +345,7 @@ extern "C" __global__ void __launch_bounds__(NT, MIN_CTAS) sample(const __grid_c
         const bool nucleus = !f.greedy && f.nucleus() && !top_k;
         const u32 step = (q.r.tiles + SAMPLED_TILES - 1) / SAMPLED_TILES;
         Sampler::Peak p = q.first_pass(SAMPLING && nucleus ? (float*)s.list : nullptr, step);
-        MARK(2)
+        STAGE(q, 2)
         u64 changed = 0;
         q.nan = has_nan(p.nan_word);
         q.o.each(q.b, [&](float x, u32 column) {
@@ -354,7 +362,7 @@ extern "C" __global__ void __launch_bounds__(NT, MIN_CTAS) sample(const __grid_c
         if (OVERLAY) changed = q.b.peek_max(slot + 1);
         q.nan = q.b.peek_max(slot + 2) != 0;
 #endif
-        MARK(3)
+        STAGE(q, 3)
         if (q.nan) status |= NAN_SEEN;
         q.xmax = unordered((u32)((dense > changed ? dense : changed) >> 32));
         if (!dense && !changed) {
@@ -372,12 +380,16 @@ extern "C" __global__ void __launch_bounds__(NT, MIN_CTAS) sample(const __grid_c
             } else if (cut.value = f.floor(q.xmax); !q.scale.far) {
 #if SAMPLING
                 if (nucleus && nucleus_beyond(q, p, f.top_p, step)) {
-                    if (!draw_nucleus(q, f, out, cut, own, status)) by_histogram(q, f, out, cut, own, status);
-                    return;
-                }
+                    STAGE(q, 8)
+                    const Sampler copy = q;
+                    if (!draw_nucleus(copy, f, out, cut, own, status)) by_histogram(q, f, out, cut, own, status);
+                    done = true;
+                } else
 #endif
+                {
+                STAGE(q, 7)
                 own = q.masses(cut);
-                MARK(4)
+                STAGE(q, 4)
                 u64 before;
                 whole = q.b.cluster_sum(own, before);
                 if (nucleus) {
@@ -390,16 +402,21 @@ extern "C" __global__ void __launch_bounds__(NT, MIN_CTAS) sample(const __grid_c
                         out.drawn(column, cut, q.xmax, whole, f.temperature, status);
                     done = true;
                 }
+                }
             }
         }
 #endif
     }
-    MARK(5)
+    STAGE(q, 5)
 #if !GREEDY_ONLY
     if (keys) done = finish_list(q, f, out, keys, n, whole, status);
     if (C > 1 && vote) done = q.b.cluster_max(done) != 0;  // the leader's word
     if (!done) by_histogram(q, f, out, cut, own, status);
 #endif
-    MARK(6)
+    STAGE(q, 6)
+#ifdef TRACE
+    __syncthreads();
+    if (blockIdx.x == 0 && threadIdx.x < 16) a.mass[threadIdx.x] = s.trace[threadIdx.x];
+#endif
     if (C > 1) q.b.cluster_sync();  // peers may still read this CTA's shared memory
 }

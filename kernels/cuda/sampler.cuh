@@ -2,6 +2,13 @@
 
 #define TILES_MAX 512
 
+// TRACE: clock of each CTA's first thread at each stage, the first CTA's for the launcher, to find where time goes.
+#ifdef TRACE
+#define STAGE(q, i) if (threadIdx.x == 0) (q).s.trace[i] = clock64();
+#else
+#define STAGE(q, i)
+#endif
+
 struct RowArgs {
     const float* temperature; const i32* top_k; const float* top_p; const float* min_p;
     const i64* seed; const i64* offset; const i32* purpose;
@@ -10,6 +17,9 @@ struct RowArgs {
 struct Smem {
     Scratch scratch;
     u32 listed, result, pick_index, found, nan;
+#ifdef TRACE
+    u64 trace[16];
+#endif
     u64 pick_rest, pick_mass;
     float edge[2];
     u64 tile_mass[TILES_MAX];
@@ -41,6 +51,9 @@ struct Sampler {
 
     DEV Sampler(Smem& smem, const OverlayArgs& oa, const MaskArgs& m, u32* mask, u32* touched, u32 row)
         : s(smem), b(smem.scratch), o(smem.overlay, oa, m, r, touched, row), nan(false) { r.mask = mask; }
+    // A copy for a phase of its own: given shared memory by its symbol, so that its address space is known there.
+    DEV Sampler(const Sampler& q, Smem& smem, u32* mask)
+        : s(smem), b(q.b, smem.scratch), r(q.r), o(q.o), scale(q.scale), xmax(q.xmax), nan(q.nan) { r.mask = mask; }
 
     DEV void append(u64 key) {
         u32 at = atomicAdd(&s.listed, 1u);
@@ -72,6 +85,10 @@ struct Sampler {
         k = __shfl_sync(FULL, rest, __ffs(votes) - 1);
         return __shfl_sync(FULL, bin, __ffs(votes) - 1);
     }
+    DEV void count_in_warp(u32* bin) const {
+        u32 same = __match_any_sync(FULL, (u64)bin);
+        if (__ffs(same) - 1 == b.lane) atomicAdd(bin, (u32)__popc(same));
+    }
     // The k-th largest of the 2 * NT lane maxima, by 16 leading bits of its key, for two k at once (0: none). Two digits
     // of 8 bits are counted in shared memory: three barriers, where a bisection by counting barriers took 32.
     DEV void kth_lanes(float lane0, float lane1, u32 k, u32 k2, u32& key, u32& key2) {
@@ -80,8 +97,8 @@ struct Sampler {
 #pragma unroll 1
         for (u32 i = b.tid; i < 768; i += NT) bins[i] = 0;
         __syncthreads();
-        atomicAdd(&bins[a >> 8], 1u);
-        atomicAdd(&bins[c >> 8], 1u);
+        count_in_warp(&bins[a >> 8]);  // nearly all share two or three bins
+        count_in_warp(&bins[c >> 8]);
         __syncthreads();
         u32 high = bin_from_top(bins, k), high2 = k2 ? bin_from_top(bins, k2) : ~0u;
         if (a >> 8 == high) atomicAdd(&bins[256 + (a & 255)], 1u);
@@ -125,38 +142,37 @@ struct Sampler {
         return max_word(word, gate) != gate;
 #endif
     }
-    // Lists the slice's logits >= bound. Only threads whose lane maxima reach it can have met any: their vectors are
-    // loaded again (L2 has them), shared out over all threads, so the pass before carries no bookkeeping at all.
+    // Lists the slice's logits >= bound. Only threads whose maximum reaches it have met any, nearly always in their best tile
+    // alone: those tiles' vectors are loaded again, shared out over all threads; the pass before keeps no lists.
     template <class P> DEV void relist(const P& p, float bound) {
-        u32* those = (u32*)s.spare + 1024;  // the bins of kth_lanes lie below
+        u32* those = (u32*)s.spare + 1024;  // (tile, lane); the bins of kth_lanes lie below
+        const u32 room = 2 * SPARE_CAP - 1024, gate = gate_of(ordered(bound) >> 16);
         if (b.tid == 0) s.found = 0;
         __syncthreads();
-        if (p.lane0() >= bound || p.lane1() >= bound) those[atomicAdd(&s.found, 1u)] = b.tid;
+        if (p.best >= bound) {
+            u32 at = atomicAdd(&s.found, 1u);
+            if (at < room) those[at] = p.tile << 5 | b.lane;
+            if (p.second >= bound)
+                for (u32 t = r.tile0 + b.warp; t < r.tile0 + r.tiles; t += WARPS) {
+                    if (t == p.tile) continue;
+                    at = atomicAdd(&s.found, 1u);
+                    if (at < room) those[at] = t << 5 | b.lane;
+                }
+        }
         __syncthreads();
-        const u32 gate = gate_of(ordered(bound) >> 16), rounds = (r.tiles + WARPS - 1) / WARPS * 4;
-        const u32 shift = rounds > 1 ? 32 - __clz(rounds - 1) : 0, items = s.found << shift;
+        const u32 items = s.found * 4;
+        if (items > room * 4) {  // about the whole slice
+            each_logit(r, b, [&](float x, u32 column) { if (x >= bound) append(order_key(x, column)); });
+        } else {
 #pragma unroll 1
-        for (u32 first = b.tid; first < items; first += 4 * NT) {
-            Vec d[4];
-            u32 v[4], bits[4];
-#pragma unroll
-            for (u32 j = 0; j < 4; ++j) {
-                u32 i = first + j * NT, k = i & ((1u << shift) - 1), thread = i < items ? those[i >> shift] : 0;
-                u32 tile = k / 4 * WARPS + thread / 32;
-                bool on = i < items && tile < r.tiles;
-                v[j] = on ? (r.tile0 + tile) * TILE_VECS + k % 4 * 32 + thread % 32 : ~0u;
-                bits[j] = 0;
-                if (on) d[j] = r.load_raw(v[j], bits[j]);
-            }
-#pragma unroll
-            for (u32 j = 0; j < 4; ++j) {
-                if (!bits[j]) continue;
-                Row::blend(bits[j], d[j]);
-                if (!passes(max_of(d[j]), gate)) continue;
+            for (u32 i = b.tid; i < items; i += NT) {
+                u32 v = (those[i >> 2] >> 5) * TILE_VECS + (i & 3) * 32 + (those[i >> 2] & 31);
+                Vec d = r.load_one(v);
+                if (!passes(max_of(d), gate)) continue;
 #pragma unroll 1
                 for (u32 e = 0; e < VEC; ++e) {
-                    float x = element_of(d[j], e);
-                    if (x >= bound) append(order_key(x, v[j] * VEC + e));
+                    float x = element_of(d, e);
+                    if (x >= bound) append(order_key(x, v * VEC + e));
                 }
             }
         }
@@ -167,8 +183,8 @@ struct Sampler {
 
     struct Peak {
         u32 word, word2, nan_word, tile;
-        float best;
-        DEV Peak() : word(NEG_INF_WORD), word2(NEG_INF_WORD), nan_word(NEG_INF_WORD), tile(~0u), best(NEG_INF) {}
+        float best, second;  // maximum of the best tile, and of all others
+        DEV Peak() : word(NEG_INF_WORD), word2(NEG_INF_WORD), nan_word(NEG_INF_WORD), tile(~0u), best(NEG_INF), second(NEG_INF) {}
         DEV void add(const Vec (&d)[4], u32 t) {
             u32 all = max_word(max_word(max_of(d[0]), max_of(d[1])), max_word(max_of(d[2]), max_of(d[3])));
             u32 check = max_nan_word(max_nan_word(max_nan_of(d[0]), max_nan_of(d[1])),
@@ -188,6 +204,7 @@ struct Sampler {
             word = max_word(word, all);
             float top = fmaxf(element(all, 0), element(all, 1));
 #endif
+            second = fmaxf(second, fminf(top, best));  // a NaN tile counts nowhere
             if (top > best) { best = top; tile = t; }
         }
         DEV float lane0() const { return DTYPE == 2 ? __uint_as_float(word2) : element(word, 0); }

@@ -30,23 +30,48 @@ DEV bool listed(const i32* start, const i32* ids, u32 row, i32 id, i32& at) {
     return false;
 }
 
-// Mask, bias, penalties and bans applied; -inf where banned (or NaN).
-DEV float value_at(const Source& s, u32 row, u32 column) {
-    if (column >= column_limit(s.mask)) return NEG_INF;
-    i32 id = target_of(s.mask, column), at, status = status_of(s.mask, row);
-    if (!in_vocabulary(s.mask, id) || (status != GUIDED && status != UNGUIDED)) return NEG_INF;
-    if (status == GUIDED) {
-        const u32* bits = words_of(s.mask, row);
-        if (!bits || !(bits[id >> 5] >> (id & 31) & 1)) return NEG_INF;
+// One row: what does not depend on the column is read once. at(column): mask, bias, penalties and bans applied; -inf
+// where banned (or NaN).
+struct View {
+    const Source& s;
+    const Logit* base;
+    const u32* bits;
+    Penalty penalty;
+    u32 row, limit;
+    i32 status;
+    bool plain;  // no overlay entry can touch it
+
+    DEV View(const Source& source, u32 r) : s(source), penalty(source.overlay, r, source.mask.vocab_size), row(r) {
+        const OverlayArgs& o = s.overlay;
+        base = s.logits + r * s.stride;
+        status = status_of(s.mask, r);
+        bits = status == GUIDED ? words_of(s.mask, r) : nullptr;
+        limit = (status == GUIDED && bits) || status == UNGUIDED ? column_limit(s.mask) : 0;
+        plain = !penalty.on && !(o.ban_start && o.ban_start[r + 1] > o.ban_start[r]) &&
+                !(o.bias_start && o.bias_start[r + 1] > o.bias_start[r]);
     }
-    const OverlayArgs& o = s.overlay;
-    if (o.ban_start && listed(o.ban_start, o.ban_ids, row, id, at)) return NEG_INF;
-    float x = to_float(s.logits[row * s.stride + column]);
-    if (o.bias_start && listed(o.bias_start, o.bias_ids, row, id, at)) x = add_bias(x, o.bias_values[at]);
-    Penalty penalty(o, row, s.mask.vocab_size);
-    if (penalty.on) x = penalty.apply(x, penalty.count(id), penalty.was_seen(id), FLT_MAX_);
-    return x > NEG_INF ? x : NEG_INF;
-}
+    DEV float at(u32 column) const {
+        if (column >= limit) return NEG_INF;
+        i32 id = target_of(s.mask, column);
+        if (s.mask.d2t && !in_vocabulary(s.mask, id)) return NEG_INF;
+        if (bits && !(bits[id >> 5] >> (id & 31) & 1)) return NEG_INF;
+        float x = to_float(base[column]);
+        if (!plain) x = changed(x, id);
+        return x > NEG_INF ? x : NEG_INF;
+    }
+    // Whole vectors of logits may be read, the mask bits taken by vectors: no table, no offset, nothing changed.
+    DEV bool vectors() const { return plain && !s.mask.d2t && s.mask.bit_offset == 0 && ((u64)base & 15) == 0; }
+    DEV u32 vector_bits(u32 vector) const {
+        return (bits ? bits[vector * VEC >> 5] >> (vector * VEC & 31) : FULL) & ((1u << VEC) - 1);
+    }
+    DEV float changed(float x, i32 id) const {
+        const OverlayArgs& o = s.overlay;
+        i32 at;
+        if (o.ban_start && listed(o.ban_start, o.ban_ids, row, id, at)) return NEG_INF;
+        if (o.bias_start && listed(o.bias_start, o.bias_ids, row, id, at)) x = add_bias(x, o.bias_values[at]);
+        return penalty.on ? penalty.apply(x, penalty.count(id), penalty.was_seen(id), FLT_MAX_) : x;
+    }
+};
 
 // One row's distribution: weight(x, column) / total; total 0: dead or held.
 struct Kept {

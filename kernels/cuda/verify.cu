@@ -78,23 +78,59 @@ struct Shared {
 struct Residual {
     const RejectArgs& a;
     Kept p, q;
-    u32 row, draft_row;
+    View target, draft;
     bool on, same_columns;
 
     DEV Residual(const RejectArgs& args, u32 r, u32 d, bool residual)
-        : a(args), p(args.p, r), q(args.q, residual ? d : 0), row(r), draft_row(d), on(residual) {
+        : a(args), p(args.p, r), q(args.q, residual ? d : 0), target(args.target, r), draft(args.draft, residual ? d : 0),
+          on(residual) {
         same_columns = !a.target.mask.d2t && !a.draft.mask.d2t && a.target.mask.bit_offset == a.draft.mask.bit_offset;
     }
     DEV void add(u32 column, u64& high, u64& low) const {
-        u64 w = p.weight(value_at(a.target, row, column), column);
+        u64 w = p.weight(target.at(column), column);
         if (!w) return;
         if (on) {
             u32 c = same_columns ? column : find_column(a.draft.mask, target_of(a.target.mask, column));
-            u64 v = c < a.draft.mask.width ? q.weight(value_at(a.draft, draft_row, c), c) : 0;
+            u64 v = c < a.draft.mask.width ? q.weight(draft.at(c), c) : 0;
             if ((u128)w * q.total <= (u128)v * p.total) return;
             low += v;
         }
         high += w;
+    }
+    // Rows that can be read by whole vectors: both then come together, which hides their latency.
+    DEV bool by_vectors() const {
+        return same_columns && target.vectors() && (!on || draft.vectors());
+    }
+    DEV void add_chunk(u32 first, u32 lane, u64& high, u64& low) const {
+        if (!by_vectors() || first + CHUNK > target.limit || (on && first + CHUNK > draft.limit)) {
+            for (u32 e = lane; e < CHUNK; e += 32) add(first + e, high, low);
+            return;
+        }
+#pragma unroll 1
+        for (u32 v = first / VEC + lane; v < (first + CHUNK) / VEC; v += 64) {
+            Vec x[2], y[2];
+            u32 b[2];
+#pragma unroll
+            for (u32 j = 0; j < 2; ++j) {
+                x[j] = load_vec(target.base + (v + 32 * j) * VEC);
+                if (on) y[j] = load_vec(draft.base + (v + 32 * j) * VEC);
+                b[j] = target.vector_bits(v + 32 * j) | (on ? draft.vector_bits(v + 32 * j) << 16 : 0);
+            }
+#pragma unroll
+            for (u32 j = 0; j < 2; ++j)
+#pragma unroll 1
+                for (u32 e = 0; e < VEC; ++e) {
+                    u32 column = (v + 32 * j) * VEC + e;
+                    u64 w = b[j] >> e & 1 ? p.weight(element_of(x[j], e), column) : 0;
+                    if (!w) continue;
+                    if (on) {
+                        u64 o = b[j] >> (16 + e) & 1 ? q.weight(element_of(y[j], e), column) : 0;
+                        if ((u128)w * q.total <= (u128)o * p.total) continue;
+                        low += o;
+                    }
+                    high += w;
+                }
+        }
     }
     DEV u128 mass(u64 high, u64 low) const { return on ? (u128)high * q.total - (u128)low * p.total : (u128)high; }
 };
@@ -111,7 +147,7 @@ DEV bool draw(Block& b, Shared& s, Residual& r, u64 bits, u32& column) {
         u64 high = 0, low = 0;
         for (u32 i = b.warp; i < n; i += WARPS) {
             u64 h = 0, l = 0;
-            for (u32 e = b.lane; e < CHUNK; e += 32) r.add((first + i) * CHUNK + e, h, l);
+            r.add_chunk((first + i) * CHUNK, b.lane, h, l);
 #pragma unroll
             for (int d = 16; d; d >>= 1) { h += __shfl_xor_sync(FULL, h, d); l += __shfl_xor_sync(FULL, l, d); }
             if (b.lane == 0) { s.high[i] = h; s.low[i] = l; }
@@ -148,7 +184,7 @@ DEV bool draw(Block& b, Shared& s, Residual& r, u64 bits, u32& column) {
     return false;
 }
 
-extern "C" __global__ void __launch_bounds__(NT, 1) reject(const __grid_constant__ RejectArgs a) {
+extern "C" __global__ void __launch_bounds__(NT, 2) reject(const __grid_constant__ RejectArgs a) {
     __shared__ Shared s;
     Block b(s.scratch);
     const u32 request = blockIdx.x / C;
@@ -158,8 +194,8 @@ extern "C" __global__ void __launch_bounds__(NT, 1) reject(const __grid_constant
         u32 row = request * width + j, draft_row = request * a.n + j;
         Kept p(a.p, row), q(a.q, draft_row);
         u32 cp = find_column(a.target.mask, drafts[j]), cq = find_column(a.draft.mask, drafts[j]);
-        u64 wq = cq < a.draft.mask.width ? q.weight(value_at(a.draft, draft_row, cq), cq) : 0;
-        u64 wp = cp < a.target.mask.width ? p.weight(value_at(a.target, row, cp), cp) : 0;
+        u64 wq = cq < a.draft.mask.width ? q.weight(View(a.draft, draft_row).at(cq), cq) : 0;
+        u64 wp = cp < a.target.mask.width ? p.weight(View(a.target, row).at(cp), cp) : 0;
         u64 u = random_bits((u64)a.seed[row], (u64)a.offset[row], ACCEPT);
         s.accept[j] = !wq ? -1 : share_of(u, (u128)wq * p.total) < (u128)wp * q.total;
     }
