@@ -1,6 +1,6 @@
 """Does the GPU wait for masks? Step time guided over unguided with a synthetic forward of fixed length, whole system, one GPU.
 
-    python -m benchmarks.gpu_masks RANKS.tiktoken [SERVICES]
+    python -m benchmarks.gpu_masks RANKS.tiktoken [SERVICES [CELLS]]
 
 RANKS.tiktoken: the rank file of a real vocabulary (``benchmarks.serving`` makes one). Step time is the mean time between the tokens
 of a sequence, as clients see it, with every slot busy; the first part of each run warms grammars and templates.
@@ -21,14 +21,16 @@ from shared.client import AsyncClient, Result
 from shared.errors import MaskstreamError
 from shared.processes import Processes, free_port
 
-FORWARD_MS, SEQUENCES, TOKENS = (2.0, 4.0, 8.0), (1, 64, 256), 160
+CELLS, TOKENS = ((4.0, 64), (2.0, 64), (8.0, 64), (4.0, 1), (4.0, 256)), 160
+"""(forward ms, sequences)"""
 LONG = {"type": "array", "items": SCHEMA, "minItems": 8, "maxItems": 12}
 
 
 def main() -> None:
     ranks, services = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 8
+    cells = CELLS[: int(sys.argv[3])] if len(sys.argv) > 3 else CELLS
     with tempfile.TemporaryDirectory() as folder:
-        rows = [asyncio.run(_measure(ranks, services, ms, count, Path(folder))) for ms in FORWARD_MS for count in SEQUENCES]
+        rows = [asyncio.run(_measure(ranks, services, ms, count, Path(folder))) for ms, count in cells]
     report.publish("gpu-masks", rows)
 
 

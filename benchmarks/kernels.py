@@ -27,8 +27,12 @@ from kernels.verify import empty_result, match, reject
 BF16, FP32 = torch.bfloat16, torch.float32
 V = 128_256
 PARAMETERS: dict[str, dict[str, Any]] = {
-    "greedy": {"temperature": 0.0}, "temperature": {"temperature": 0.8}, "k=50": {"temperature": 0.8, "top_k": 50},
-    "p=0.95": {"top_p": 0.95}, "min_p=0.05": {"min_p": 0.05}, "k=50 p=0.9": {"temperature": 0.8, "top_k": 50, "top_p": 0.9},
+    "greedy": {"temperature": 0.0},
+    "temperature": {"temperature": 0.8},
+    "k=50": {"temperature": 0.8, "top_k": 50},
+    "p=0.95": {"top_p": 0.95},
+    "min_p=0.05": {"min_p": 0.05},
+    "k=50 p=0.9": {"temperature": 0.8, "top_k": 50, "top_p": 0.9},
 }
 
 
@@ -38,14 +42,30 @@ class Table:
     def __init__(self, bandwidth: float) -> None:
         self.bandwidth, self.rows = bandwidth, list[dict[str, Any]]()
 
-    def add(self, what: str, rows: int, width: int, dtype: torch.dtype, mask: str, logits: str, timing: Timing,
-            cold: bool = True) -> float:
+    def add(
+        self, what: str, rows: int, width: int, dtype: torch.dtype, mask: str, logits: str, timing: Timing, cold: bool = True
+    ) -> float:
         floor = rows * (width * dtype.itemsize + (0 if mask == "none" else width / 8)) / self.bandwidth
-        self.rows.append({"what": what, "rows": rows, "vocabulary": width, "dtype": str(dtype)[6:], "mask": mask,
-                          "logits": logits, "median_us": round(timing.median, 2), "p95_us": round(timing.p95, 2),
-                          "floor_us": round(floor, 2), "ratio": round(timing.median / floor, 2), "cold": cold})
-        print(f"{what:34s} {rows:5d} x {width:6d} {str(dtype)[6:]:8s} {mask:11s} {logits:7s} {'cold' if cold else 'warm'} "
-              f"{timing.median:8.2f} us  p95 {timing.p95:8.2f}  floor {floor:7.2f}  x {timing.median / floor:6.2f}", flush=True)
+        self.rows.append(
+            {
+                "what": what,
+                "rows": rows,
+                "vocabulary": width,
+                "dtype": str(dtype)[6:],
+                "mask": mask,
+                "logits": logits,
+                "median_us": round(timing.median, 2),
+                "p95_us": round(timing.p95, 2),
+                "floor_us": round(floor, 2),
+                "ratio": round(timing.median / floor, 2),
+                "cold": cold,
+            }
+        )
+        print(
+            f"{what:34s} {rows:5d} x {width:6d} {str(dtype)[6:]:8s} {mask:11s} {logits:7s} {'cold' if cold else 'warm'} "
+            f"{timing.median:8.2f} us  p95 {timing.p95:8.2f}  floor {floor:7.2f}  x {timing.median / floor:6.2f}",
+            flush=True,
+        )
         return timing.median
 
 
@@ -55,25 +75,31 @@ def parameters(name: str, rows: int) -> SampleRows:
     return SampleRows(*(torch.cat([getattr(r, field) for r in made]).cuda() for field in SampleRows.__slots__))
 
 
-def ours(table: Table, rows: int, width: int, dtype: torch.dtype, mask: str, logits: str, name: str,
-         cold: bool = True) -> float:
+def ours(table: Table, rows: int, width: int, dtype: torch.dtype, mask: str, logits: str, name: str, cold: bool = True) -> float:
     number = copies(width * dtype.itemsize, rows, cold)
     sets = [(make_logits(logits, rows, width, dtype), make_mask(mask, rows, width)) for _ in range(number)]
     given, out = parameters(name, rows), SampleOutput.empty(rows, "cuda")
-    timing = time_graph([partial(sample_into, out, x, given, vocab_size=width, bitmask=m, greedy_only=name == "greedy")
-                         for x, m in sets])
+    timing = time_graph(
+        [partial(sample_into, out, x, given, vocab_size=width, bitmask=m, greedy_only=name == "greedy") for x, m in sets]
+    )
     return table.add(f"sample {name}", rows, width, dtype, mask, logits, timing, cold)
 
 
 def targets(table: Table) -> None:
     """The cells that the project set itself goals for."""
     for rows, dtype, mask, logits, name in (
-            (256, BF16, "one banned", "middle", "k=50 p=0.9"), (256, BF16, "half", "middle", "k=50 p=0.9"),
-            (256, FP32, "one banned", "middle", "k=50 p=0.9"), (256, BF16, "one banned", "flat", "p=0.95"),
-            (256, FP32, "one banned", "flat", "p=0.95"), (1024, BF16, "128 allowed", "middle", "greedy"),
-            (1024, BF16, "128 allowed", "middle", "k=50 p=0.9"), (1024, BF16, "128 allowed", "middle", "temperature"),
-            (256, BF16, "half", "middle", "greedy"), (1024, BF16, "half", "middle", "greedy"),
-            *((1, BF16, "half", "middle", name) for name in PARAMETERS)):
+        (256, BF16, "one banned", "middle", "k=50 p=0.9"),
+        (256, BF16, "half", "middle", "k=50 p=0.9"),
+        (256, FP32, "one banned", "middle", "k=50 p=0.9"),
+        (256, BF16, "one banned", "flat", "p=0.95"),
+        (256, FP32, "one banned", "flat", "p=0.95"),
+        (1024, BF16, "128 allowed", "middle", "greedy"),
+        (1024, BF16, "128 allowed", "middle", "k=50 p=0.9"),
+        (1024, BF16, "128 allowed", "middle", "temperature"),
+        (256, BF16, "half", "middle", "greedy"),
+        (1024, BF16, "half", "middle", "greedy"),
+        *((1, BF16, "half", "middle", name) for name in PARAMETERS),
+    ):
         ours(table, rows, V, dtype, mask, logits, name)
 
 
@@ -122,8 +148,15 @@ def _mask_cell(table: Table, rows: int, dtype: torch.dtype, kind: str, library: 
 
 def chains(table: Table, library: str) -> None:
     """A peer's total: mask, cast, softmax, filter and draw."""
-    for rows, dtype, logits in ((256, BF16, "middle"), (256, FP32, "middle"), (1024, BF16, "middle"), (256, BF16, "flat"),
-                                (256, FP32, "flat"), (1, BF16, "middle"), (64, BF16, "middle")):
+    for rows, dtype, logits in (
+        (256, BF16, "middle"),
+        (256, FP32, "middle"),
+        (1024, BF16, "middle"),
+        (256, BF16, "flat"),
+        (256, FP32, "flat"),
+        (1, BF16, "middle"),
+        (64, BF16, "middle"),
+    ):
         _chain_cells(table, rows, dtype, logits, Peers(library, rows, V))
 
 
@@ -183,8 +216,12 @@ def main() -> None:
     options = parser.parse_args()
     torch.manual_seed(1)
     bandwidth = read_bandwidth()
-    machine = {"gpu": torch.cuda.get_device_name(), "read_TB_s": round(bandwidth / 1e6, 3), "torch": torch.__version__,
-               **{name: importlib.metadata.version(name) for name in ("cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "triton")}}
+    machine = {
+        "gpu": torch.cuda.get_device_name(),
+        "read_TB_s": round(bandwidth / 1e6, 3),
+        "torch": torch.__version__,
+        **{name: importlib.metadata.version(name) for name in ("cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "triton")},
+    }
     print(machine, flush=True)
     table = Table(bandwidth)
     folder = Path(options.out)

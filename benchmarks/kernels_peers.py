@@ -46,14 +46,20 @@ class Peers:
         if logits.dtype != torch.float32:
             self.floats.copy_(logits)
             logits = self.floats
-        self.check(self.lib.fi_softmax(_p(logits), _p(self.probs), self.rows, self.width, _p(self.work),
-                                       ctypes.c_size_t(self.work.numel()), _stream()))
+        self.check(
+            self.lib.fi_softmax(
+                _p(logits), _p(self.probs), self.rows, self.width, _p(self.work), ctypes.c_size_t(self.work.numel()), _stream()
+            )
+        )
         return self.probs
 
     def joint(self, logits: torch.Tensor, k: int, p: float) -> None:
         probs, seed = self.softmax(logits), ctypes.c_uint64(7)
-        self.check(self.lib.fi_top_k_top_p(_p(probs), _p(self.out), _p(self.valid), self.rows, self.width, k,
-                                           ctypes.c_float(p), seed, _stream()))
+        self.check(
+            self.lib.fi_top_k_top_p(
+                _p(probs), _p(self.out), _p(self.valid), self.rows, self.width, k, ctypes.c_float(p), seed, _stream()
+            )
+        )
 
     def top_k_first(self, logits: torch.Tensor, k: int, p: float) -> None:
         """Its newest path: radix top-k, softmax of k values, top-p among them, ids gathered."""
@@ -62,23 +68,34 @@ class Peers:
         call = self.lib.fi_largest_f32 if logits.dtype == torch.float32 else self.lib.fi_largest_bf16
         self.check(call(_p(logits), _p(ids), _p(values), self.rows, k, self.width, _p(self.states), _stream()))
         probs = torch.softmax(values.float(), -1)
-        self.check(self.lib.fi_top_p(_p(probs), _p(self.out), _p(self.valid), self.rows, k, ctypes.c_float(p),
-                                     ctypes.c_uint64(7), _stream()))
+        self.check(
+            self.lib.fi_top_p(
+                _p(probs), _p(self.out), _p(self.valid), self.rows, k, ctypes.c_float(p), ctypes.c_uint64(7), _stream()
+            )
+        )
         ids.gather(1, self.out.view(-1, 1).long())
 
     def top_p(self, logits: torch.Tensor, p: float) -> None:
         probs = self.softmax(logits)
-        self.check(self.lib.fi_top_p(_p(probs), _p(self.out), _p(self.valid), self.rows, self.width, ctypes.c_float(p),
-                                     ctypes.c_uint64(7), _stream()))
+        self.check(
+            self.lib.fi_top_p(
+                _p(probs), _p(self.out), _p(self.valid), self.rows, self.width, ctypes.c_float(p), ctypes.c_uint64(7), _stream()
+            )
+        )
 
     def min_p(self, logits: torch.Tensor, p: float) -> None:
         probs = self.softmax(logits)
-        self.check(self.lib.fi_min_p(_p(probs), _p(self.out), _p(self.valid), self.rows, self.width, ctypes.c_float(p),
-                                     ctypes.c_uint64(7), _stream()))
+        self.check(
+            self.lib.fi_min_p(
+                _p(probs), _p(self.out), _p(self.valid), self.rows, self.width, ctypes.c_float(p), ctypes.c_uint64(7), _stream()
+            )
+        )
 
     def plain(self, logits: torch.Tensor) -> None:
         probs = self.softmax(logits)
-        self.check(self.lib.fi_sample(_p(probs), _p(self.out), _p(self.valid), self.rows, self.width, ctypes.c_uint64(7), _stream()))
+        self.check(
+            self.lib.fi_sample(_p(probs), _p(self.out), _p(self.valid), self.rows, self.width, ctypes.c_uint64(7), _stream())
+        )
 
 
 def triton_mask(site: str) -> Callable[[torch.Tensor, torch.Tensor], None]:

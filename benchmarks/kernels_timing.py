@@ -105,8 +105,14 @@ def read_bandwidth() -> float:
         for _ in range(8):
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             start.record()
-            core.launch(core.Stream.from_handle(torch.cuda.current_stream().cuda_stream), core.LaunchConfig(grid=blocks, block=512), kernel, data.data_ptr(),
-                        data.nbytes // 16, sink.data_ptr())
+            core.launch(
+                core.Stream.from_handle(torch.cuda.current_stream().cuda_stream),
+                core.LaunchConfig(grid=blocks, block=512),
+                kernel,
+                data.data_ptr(),
+                data.nbytes // 16,
+                sink.data_ptr(),
+            )
             end.record()
             torch.cuda.synchronize()
             best = max(best, data.nbytes / (start.elapsed_time(end) * 1000))

@@ -89,28 +89,33 @@ class Stepper:
         spent_s = time.perf_counter() - started_s
         if alone:
             walks[0].spend(spent_s, time.process_time() - cpu_s)
-        self._spender.begin()
         Matcher.finish_all([walk.matcher for walk in walks], self._buffer[: len(walks)])
         slow = spent_s > self._budget.soft_s  # in a batch nobody knows whose fault it was: each shows itself alone next time
+        self._spender.pass_over()
         for index, (walk, error) in enumerate(zip(walks, broken, strict=True)):
             walk.job.session.apart = slow
             if error is not None:
                 walk.fail(error)
                 continue
-            walk.resume(self._rows.intern(self._buffer[index]), self._spender)
+            row = self._rows.intern(self._buffer[index])
+            walk.resume(row, self._spender)
         return spent_s
 
 
 class _Spender:
-    """Wall and CPU time of the walks of a round, one after the other: the CPU clock, a call into the kernel, is read once a round
-    and where a walk took long. What the walks before it took of the CPU is not known then and is put at their wall time."""
+    """Wall and CPU time of the walks of a step, one after the other: the CPU clock, a call into the kernel, is read once a step and
+    where a walk took long. What the thread did before that walk is not known then and is put at its wall time."""
 
     __slots__ = ("_cpu_s", "_cpu_wall_s", "wall_s")
 
     def begin(self) -> None:
-        """A round begins, on the thread whose time counts."""
+        """A step begins, on the thread whose time counts."""
         self._cpu_s = time.thread_time()
         self.wall_s = self._cpu_wall_s = time.perf_counter()
+
+    def pass_over(self) -> None:
+        """What was done since the last turn is no walk's."""
+        self.wall_s = time.perf_counter()
 
     def turn(self) -> float:
         """Seconds since the last turn: those of the walk that just ran."""

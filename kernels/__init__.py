@@ -11,11 +11,26 @@ import importlib
 from typing import Any
 
 _HOMES = {
-    "GpuInputs": "inputs", "KernelsUnavailable": "build", "all_variants": "catalog", "apply_bitmask": "bitmask",
-    "beam_step": "beam", "finalize_beams": "beam", "finish_reasons": "finish", "load_all": "catalog",
-    "logprobs_into": "logprobs", "match": "verify", "penalties_into": "penalties", "probabilities": "probability",
-    "probability_into": "probability", "reject": "verify", "reparent_counts": "penalties", "reset_counts": "penalties",
-    "sample_into": "sample", "shift_history": "finish", "update_counts": "penalties", "update_top_p_decay": "penalties",
+    "GpuInputs": "inputs",
+    "KernelsUnavailable": "build",
+    "all_variants": "catalog",
+    "apply_bitmask": "bitmask",
+    "beam_step": "beam",
+    "finalize_beams": "beam",
+    "finish_reasons": "finish",
+    "load_all": "catalog",
+    "logprobs_into": "logprobs",
+    "match": "verify",
+    "penalties_into": "penalties",
+    "probabilities": "probability",
+    "probability_into": "probability",
+    "reject": "verify",
+    "reparent_counts": "penalties",
+    "reset_counts": "penalties",
+    "sample_into": "sample",
+    "shift_history": "finish",
+    "update_counts": "penalties",
+    "update_top_p_decay": "penalties",
 }
 
 __all__ = sorted(_HOMES)

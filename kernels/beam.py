@@ -18,10 +18,33 @@ _SHARED_BYTES = 51200
 
 
 class _Args(ctypes.Structure):
-    _fields_ = [*((name, P) for name in (
-        "logprobs", "width", "length_penalty", "diversity", "early_stopping", "end_id", "max_length", "cum", "tokens",
-        "length", "pool_score", "pool_cum", "pool_tokens", "pool_length", "done", "parent", "token", "best", "old_tokens")),
-        *((name, I32) for name in ("beams", "vocab_size", "longest", "pad"))]
+    _fields_ = [
+        *(
+            (name, P)
+            for name in (
+                "logprobs",
+                "width",
+                "length_penalty",
+                "diversity",
+                "early_stopping",
+                "end_id",
+                "max_length",
+                "cum",
+                "tokens",
+                "length",
+                "pool_score",
+                "pool_cum",
+                "pool_tokens",
+                "pool_length",
+                "done",
+                "parent",
+                "token",
+                "best",
+                "old_tokens",
+            )
+        ),
+        *((name, I32) for name in ("beams", "vocab_size", "longest", "pad")),
+    ]
 
 
 @dataclass(slots=True)
@@ -51,16 +74,27 @@ def beam_step(out: BeamStep, logprobs: Tensor, state: BeamState, params: BeamPar
     args.logprobs, args.vocab_size = pointer(logprobs), logprobs.shape[2]
     args.parent, args.token = pointer(out.parent), pointer(out.token)
     if requests:
-        launch(_variant("beam_candidates"), args, grid=(beams, requests), block=_THREADS, stream=stream_of(logprobs),
-               shared_bytes=_SHARED_BYTES)
+        launch(
+            _variant("beam_candidates"),
+            args,
+            grid=(beams, requests),
+            block=_THREADS,
+            stream=stream_of(logprobs),
+            shared_bytes=_SHARED_BYTES,
+        )
         launch(_variant("beam_merge"), args, grid=(requests, 1), block=32, stream=stream_of(logprobs))
 
 
 def finalize_beams(state: BeamState, params: BeamParams, workspace: BeamWorkspace) -> None:
     """End of generation: live beams of requests that are not done join the pool."""
     if state.cum.shape[0]:
-        launch(_variant("beam_finalize"), _args(state, params, workspace), grid=(state.cum.shape[0], 1), block=32,
-               stream=stream_of(state.cum))
+        launch(
+            _variant("beam_finalize"),
+            _args(state, params, workspace),
+            grid=(state.cum.shape[0], 1),
+            block=32,
+            stream=stream_of(state.cum),
+        )
 
 
 def _args(state: BeamState, params: BeamParams, workspace: BeamWorkspace) -> _Args:

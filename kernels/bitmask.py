@@ -20,8 +20,15 @@ def variants() -> list[Variant]:
     return [_variant(dtype) for dtype in TILE_COLUMNS]
 
 
-def apply_bitmask(logits: Tensor, bitmask: Tensor, row_index: Tensor | None, row_status: Tensor | None,
-                  vocab_size: int, bit_offset: int = 0, d2t: Tensor | None = None) -> None:
+def apply_bitmask(
+    logits: Tensor,
+    bitmask: Tensor,
+    row_index: Tensor | None,
+    row_status: Tensor | None,
+    vocab_size: int,
+    bit_offset: int = 0,
+    d2t: Tensor | None = None,
+) -> None:
     """In place: exactly -inf in every column that is not allowed; unguided and held rows are not touched."""
     dtype = check_logits(logits)
     rows, width = logits.shape
@@ -29,8 +36,7 @@ def apply_bitmask(logits: Tensor, bitmask: Tensor, row_index: Tensor | None, row
     tiles = -(-width // TILE_COLUMNS[dtype])
     args = _Args(pointer(logits), logits.stride(0), mask, tiles, 0)
     if rows and width:
-        launch(_variant(dtype), args, grid=(-(-tiles // (_THREADS // 32)), rows), block=_THREADS,
-               stream=stream_of(logits))
+        launch(_variant(dtype), args, grid=(-(-tiles // (_THREADS // 32)), rows), block=_THREADS, stream=stream_of(logits))
 
 
 def _variant(dtype: int) -> Variant:

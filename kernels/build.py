@@ -54,9 +54,9 @@ def source(file: str) -> str:
 def compile_cubin(variant: Variant, arch: str) -> bytes:
     """Machine code for an arch such as "sm_90"; needs NVRTC, no driver. Raises KernelsUnavailable without NVRTC."""
     core = _core()
-    options = core.ProgramOptions(arch=arch, std="c++17", define_macro=[(k, str(v)) for k, v in variant.macros] or None,
-                                  device_int128=True,
-                                  name=variant.file)
+    options = core.ProgramOptions(
+        arch=arch, std="c++17", define_macro=[(k, str(v)) for k, v in variant.macros] or None, device_int128=True, name=variant.file
+    )
     try:
         program = core.Program(source(variant.file), "c++", options)
     except Exception as error:

@@ -15,17 +15,43 @@ _THREADS = 128
 
 
 class _Args(ctypes.Structure):
-    _fields_ = [*((name, P) for name in ("tokens", "num_tokens", "length", "max_length", "end_start", "end_ids",
-                                         "row_start", "word_start", "word_ids", "history", "reason", "kept")),
-                *((name, I32) for name in ("batch", "most", "window", "pad"))]
+    _fields_ = [
+        *(
+            (name, P)
+            for name in (
+                "tokens",
+                "num_tokens",
+                "length",
+                "max_length",
+                "end_start",
+                "end_ids",
+                "row_start",
+                "word_start",
+                "word_ids",
+                "history",
+                "reason",
+                "kept",
+            )
+        ),
+        *((name, I32) for name in ("batch", "most", "window", "pad")),
+    ]
 
 
 def variants() -> list[Variant]:
     return [_variant("finish_reasons"), _variant("shift_history")]
 
 
-def finish_reasons(out: FinishResult, tokens: Tensor, num_tokens: Tensor, length: Tensor, max_length: Tensor, *,
-                   end_ids: TokenList, stop_words: StopWords, history: Tensor) -> None:
+def finish_reasons(
+    out: FinishResult,
+    tokens: Tensor,
+    num_tokens: Tensor,
+    length: Tensor,
+    max_length: Tensor,
+    *,
+    end_ids: TokenList,
+    stop_words: StopWords,
+    history: Tensor,
+) -> None:
     """Judge the step's tokens i32[B, m]; arguments as in the reference, all on the device."""
     args = _args(tokens, num_tokens, history)
     batch = tokens.shape[0]
@@ -48,8 +74,14 @@ def _args(tokens: Tensor, num_tokens: Tensor, history: Tensor) -> _Args:
         if value.dtype != torch.int32 or not value.is_cuda or not value.is_contiguous() or value.shape[0] != batch:
             raise ValueError(f"{name} must be contiguous CUDA int32[{batch}, ...], not {value.dtype}{list(value.shape)}")
     check_vector("num_tokens", num_tokens, torch.int32, batch)
-    return _Args(tokens=pointer(tokens), num_tokens=pointer(num_tokens), history=pointer(history), batch=batch, most=most,
-                 window=history.shape[1])
+    return _Args(
+        tokens=pointer(tokens),
+        num_tokens=pointer(num_tokens),
+        history=pointer(history),
+        batch=batch,
+        most=most,
+        window=history.shape[1],
+    )
 
 
 def _run(kernel: str, args: _Args, where: Tensor) -> None:

@@ -14,17 +14,41 @@ from kernels.reference import Overlay, Penalties, TokenList
 class OverlayArgs(ctypes.Structure):
     """OverlayArgs of overlay.cuh."""
 
-    _fields_ = [*((name, P) for name in ("bias_start", "bias_ids", "bias_values", "ban_start", "ban_ids", "repetition",
-                                         "presence", "frequency", "slot", "counts", "seen", "counted", "prefix")),
-                ("counts_stride", I64), ("seen_stride", I64), ("counted_stride", I64), ("counts_bytes", I32),
-                ("prefix_length", I32)]
+    _fields_ = [
+        *(
+            (name, P)
+            for name in (
+                "bias_start",
+                "bias_ids",
+                "bias_values",
+                "ban_start",
+                "ban_ids",
+                "repetition",
+                "presence",
+                "frequency",
+                "slot",
+                "counts",
+                "seen",
+                "counted",
+                "prefix",
+            )
+        ),
+        ("counts_stride", I64),
+        ("seen_stride", I64),
+        ("counted_stride", I64),
+        ("counts_bytes", I32),
+        ("prefix_length", I32),
+    ]
 
 
 def overlay_args(overlay: Overlay | None, rows: int) -> OverlayArgs:
     if overlay is None:
         return OverlayArgs()
-    args = OverlayArgs(*_list("bias", overlay.bias, rows), pointer(None if overlay.bias is None else overlay.bias.values),
-                       *_list("bans", overlay.bans, rows))
+    args = OverlayArgs(
+        *_list("bias", overlay.bias, rows),
+        pointer(None if overlay.bias is None else overlay.bias.values),
+        *_list("bans", overlay.bans, rows),
+    )
     if overlay.penalties is not None:
         _penalties(args, overlay.penalties, rows)
     return args

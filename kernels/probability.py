@@ -29,8 +29,15 @@ class DescriptorArgs(ctypes.Structure):
 
 
 class _Args(ctypes.Structure):
-    _fields_ = [("source", SourceArgs), ("descriptor", DescriptorArgs), ("tokens", P), ("out", P), ("out_stride", I64),
-                ("n", I32), ("pad", I32)]
+    _fields_ = [
+        ("source", SourceArgs),
+        ("descriptor", DescriptorArgs),
+        ("tokens", P),
+        ("out", P),
+        ("out_stride", I64),
+        ("n", I32),
+        ("pad", I32),
+    ]
 
 
 def variants() -> list[Variant]:
@@ -39,14 +46,16 @@ def variants() -> list[Variant]:
 
 def source_args(logits: Tensor, inputs: GpuInputs) -> SourceArgs:
     check_logits(logits)
-    mask = mask_args(logits, inputs.vocab_size, inputs.bitmask, inputs.row_index, inputs.row_status, inputs.bit_offset,
-                     inputs.d2t)
+    mask = mask_args(logits, inputs.vocab_size, inputs.bitmask, inputs.row_index, inputs.row_status, inputs.bit_offset, inputs.d2t)
     return SourceArgs(pointer(logits), logits.stride(0), mask, overlay_args(inputs.overlay, logits.shape[0]))
 
 
 def descriptor_args(d: RowDescriptor | None) -> DescriptorArgs:
-    return DescriptorArgs() if d is None else DescriptorArgs(
-        *(pointer(t) for t in (d.xmax, d.threshold, d.tie_column, d.mass, d.temperature)))
+    return (
+        DescriptorArgs()
+        if d is None
+        else DescriptorArgs(*(pointer(t) for t in (d.xmax, d.threshold, d.tie_column, d.mass, d.temperature)))
+    )
 
 
 def probability_into(descriptor: RowDescriptor, inputs: GpuInputs, tokens: Tensor, out: Tensor) -> None:
@@ -67,11 +76,11 @@ def _launch(descriptor: RowDescriptor, inputs: GpuInputs, tokens: Tensor | None,
     if out.dtype != torch.float32 or not out.is_cuda or out.stride(1) != 1:
         raise ValueError(f"out must be CUDA float32 with contiguous rows, not {out.device} {out.dtype}")
     rows, n = out.shape
-    args = _Args(source_args(inputs.logits, inputs), descriptor_args(descriptor), pointer(tokens), pointer(out),
-                 out.stride(0), n, 0)
+    args = _Args(
+        source_args(inputs.logits, inputs), descriptor_args(descriptor), pointer(tokens), pointer(out), out.stride(0), n, 0
+    )
     if rows and n:
-        launch(_variant(DTYPES[inputs.logits.dtype]), args, grid=(-(-n // _THREADS), rows), block=_THREADS,
-               stream=stream_of(out))
+        launch(_variant(DTYPES[inputs.logits.dtype]), args, grid=(-(-n // _THREADS), rows), block=_THREADS, stream=stream_of(out))
 
 
 def _variant(dtype: int) -> Variant:

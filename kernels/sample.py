@@ -40,10 +40,16 @@ class RowArgs(ctypes.Structure):
 
 
 class _Args(ctypes.Structure):
-    _fields_ = [("logits", P), ("stride", I64), ("mask", MaskArgs), ("rows", RowArgs), ("overlay", OverlayArgs),
-                *((name, P) for name in ("token", "status", "xmax", "threshold", "tie_column", "mass", "temperature",
-                                         "column")),
-                ("keep_ties", I32), ("pad", I32)]
+    _fields_ = [
+        ("logits", P),
+        ("stride", I64),
+        ("mask", MaskArgs),
+        ("rows", RowArgs),
+        ("overlay", OverlayArgs),
+        *((name, P) for name in ("token", "status", "xmax", "threshold", "tie_column", "mass", "temperature", "column")),
+        ("keep_ties", I32),
+        ("pad", I32),
+    ]
 
 
 @dataclass(slots=True)
@@ -67,8 +73,16 @@ class SampleOutput:
 
 def variant(dtype: int, cluster: int, overlay: bool, greedy_only: bool) -> Variant:
     fixed = SMEM_FIXED + (SMEM_OVERLAY if overlay else 0)
-    return Variant.of("sample.cu", "sample", DTYPE=dtype, NT=THREADS, C=cluster, OVERLAY=int(overlay),
-                      GREEDY_ONLY=int(greedy_only), SMEM_FIXED=fixed)
+    return Variant.of(
+        "sample.cu",
+        "sample",
+        DTYPE=dtype,
+        NT=THREADS,
+        C=cluster,
+        OVERLAY=int(overlay),
+        GREEDY_ONLY=int(greedy_only),
+        SMEM_FIXED=fixed,
+    )
 
 
 def variants() -> list[Variant]:
@@ -89,28 +103,62 @@ def shared_bytes(dtype: int, width: int, cluster: int, overlay: bool) -> int:
     return SMEM_FIXED + mask + (SMEM_OVERLAY + mask if overlay else 0)
 
 
-def sample_into(out: SampleOutput, logits: Tensor, rows: SampleRows, *, vocab_size: int, bitmask: Tensor | None = None,
-                row_index: Tensor | None = None, row_status: Tensor | None = None, d2t: Tensor | None = None,
-                bit_offset: int = 0, overlay: Overlay | None = None, keep_ties: bool = False,
-                greedy_only: bool = False, cluster: int | None = None) -> None:
+def sample_into(
+    out: SampleOutput,
+    logits: Tensor,
+    rows: SampleRows,
+    *,
+    vocab_size: int,
+    bitmask: Tensor | None = None,
+    row_index: Tensor | None = None,
+    row_status: Tensor | None = None,
+    d2t: Tensor | None = None,
+    bit_offset: int = 0,
+    overlay: Overlay | None = None,
+    keep_ties: bool = False,
+    greedy_only: bool = False,
+    cluster: int | None = None,
+) -> None:
     """One launch; nothing is allocated, so it may be captured. `greedy_only`: the caller knows that every row is."""
     dtype, (count, width) = check_logits(logits), logits.shape
     if len(rows) != count:
         raise ValueError(f"{len(rows)} rows of parameters for {count} rows of logits")
     size = cluster or cluster_size(count, -(-width // TILE_COLUMNS[dtype]))
-    args = _Args(pointer(logits), logits.stride(0),
-                 mask_args(logits, vocab_size, bitmask, row_index, row_status, bit_offset, d2t), row_args(rows, count),
-                 overlay_args(overlay, count), pointer(check_vector("token", out.token, torch.int32, count)),
-                 pointer(check_vector("status", out.status, torch.int32, count)), *_descriptor(out.descriptor),
-                 pointer(out.column), int(keep_ties), 0)
+    args = _Args(
+        pointer(logits),
+        logits.stride(0),
+        mask_args(logits, vocab_size, bitmask, row_index, row_status, bit_offset, d2t),
+        row_args(rows, count),
+        overlay_args(overlay, count),
+        pointer(check_vector("token", out.token, torch.int32, count)),
+        pointer(check_vector("status", out.status, torch.int32, count)),
+        *_descriptor(out.descriptor),
+        pointer(out.column),
+        int(keep_ties),
+        0,
+    )
     if count:
-        launch(variant(dtype, size, overlay is not None, greedy_only), args, grid=(count, 1), block=THREADS,
-               stream=stream_of(logits), cluster=size, shared_bytes=shared_bytes(dtype, width, size, overlay is not None))
+        launch(
+            variant(dtype, size, overlay is not None, greedy_only),
+            args,
+            grid=(count, 1),
+            block=THREADS,
+            stream=stream_of(logits),
+            cluster=size,
+            shared_bytes=shared_bytes(dtype, width, size, overlay is not None),
+        )
 
 
 def row_args(rows: SampleRows, count: int) -> RowArgs:
-    kinds = {"temperature": torch.float32, "top_k": torch.int32, "top_p": torch.float32, "min_p": torch.float32,
-             "seed": torch.int64, "offset": torch.int64, "purpose": torch.int32}
+    kinds = {
+        "temperature": torch.float32,
+        "top_k": torch.int32,
+        "top_p": torch.float32,
+        "min_p": torch.float32,
+        "seed": torch.int64,
+        "offset": torch.int64,
+        "purpose": torch.int32,
+    }
     return RowArgs(*(pointer(check_vector(n, getattr(rows, n), d, count)) for n, d in kinds.items()))
 
 

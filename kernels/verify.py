@@ -27,14 +27,25 @@ class _Outputs(ctypes.Structure):
 
 
 class _MatchArgs(ctypes.Structure):
-    _fields_ = [*((name, P) for name in ("drafts", "lengths", "parents", "sampled", "sampled_status")),
-                ("out", _Outputs), ("n", I32), ("pad", I32)]
+    _fields_ = [
+        *((name, P) for name in ("drafts", "lengths", "parents", "sampled", "sampled_status")),
+        ("out", _Outputs),
+        ("n", I32),
+        ("pad", I32),
+    ]
 
 
 class _RejectArgs(ctypes.Structure):
-    _fields_ = [("target", SourceArgs), ("p", DescriptorArgs), ("draft", SourceArgs), ("q", DescriptorArgs),
-                *((name, P) for name in ("drafts", "lengths", "seed", "offset", "target_status")),
-                ("out", _Outputs), ("n", I32), ("pad", I32)]
+    _fields_ = [
+        ("target", SourceArgs),
+        ("p", DescriptorArgs),
+        ("draft", SourceArgs),
+        ("q", DescriptorArgs),
+        *((name, P) for name in ("drafts", "lengths", "seed", "offset", "target_status")),
+        ("out", _Outputs),
+        ("n", I32),
+        ("pad", I32),
+    ]
 
 
 def variants() -> list[Variant]:
@@ -49,14 +60,23 @@ def empty_result(batch: int, drafts: int, device: torch.device | str) -> VerifyR
 def match(out: VerifyResult, drafts: Drafts, sampled: Tensor, status: Tensor) -> None:
     """Longest path of drafts that equal what the target rows sampled; sampled, status i32[B * (n + 1)]."""
     batch, n = _shape(out, drafts, sampled)
-    args = _MatchArgs(pointer(drafts.tokens), pointer(drafts.lengths), pointer(drafts.parents), pointer(sampled),
-                      pointer(check_vector("status", status, torch.int32, batch * (n + 1))), _outputs(out), n, 0)
+    args = _MatchArgs(
+        pointer(drafts.tokens),
+        pointer(drafts.lengths),
+        pointer(drafts.parents),
+        pointer(sampled),
+        pointer(check_vector("status", status, torch.int32, batch * (n + 1))),
+        _outputs(out),
+        n,
+        0,
+    )
     if batch:
         launch(_match_variant(), args, grid=(batch, 1), block=32, stream=stream_of(sampled), shared_bytes=8 * (n + 1))
 
 
-def reject(out: VerifyResult, drafts: Drafts, target: GpuInputs, p: RowDescriptor, status: Tensor, draft: GpuInputs,
-           q: RowDescriptor) -> None:
+def reject(
+    out: VerifyResult, drafts: Drafts, target: GpuInputs, p: RowDescriptor, status: Tensor, draft: GpuInputs, q: RowDescriptor
+) -> None:
     """Accept by u * q < p, draw the rest from max(p - q, 0); raises ValueError for trees (their meaning: the reference)."""
     batch, n = _shape(out, drafts, status)
     if drafts.parents is not None:
@@ -64,13 +84,30 @@ def reject(out: VerifyResult, drafts: Drafts, target: GpuInputs, p: RowDescripto
     if target.logits.dtype != draft.logits.dtype:
         raise ValueError(f"logits of one dtype, not {target.logits.dtype} and {draft.logits.dtype}")
     seed, offset = (check_vector(k, getattr(target.rows, k), torch.int64, batch * (n + 1)) for k in ("seed", "offset"))
-    args = _RejectArgs(source_args(target.logits, target), descriptor_args(p), source_args(draft.logits, draft),
-                       descriptor_args(q), pointer(drafts.tokens), pointer(drafts.lengths), pointer(seed),
-                       pointer(offset), pointer(status), _outputs(out), n, 0)
+    args = _RejectArgs(
+        source_args(target.logits, target),
+        descriptor_args(p),
+        source_args(draft.logits, draft),
+        descriptor_args(q),
+        pointer(drafts.tokens),
+        pointer(drafts.lengths),
+        pointer(seed),
+        pointer(offset),
+        pointer(status),
+        _outputs(out),
+        n,
+        0,
+    )
     cluster = 4 if batch <= 128 else 1
     if batch:
-        launch(_reject_variant(DTYPES[target.logits.dtype], cluster), args, grid=(batch, 1), block=_THREADS,
-               stream=stream_of(status), cluster=cluster)
+        launch(
+            _reject_variant(DTYPES[target.logits.dtype], cluster),
+            args,
+            grid=(batch, 1),
+            block=_THREADS,
+            stream=stream_of(status),
+            cluster=cluster,
+        )
 
 
 def _shape(out: VerifyResult, drafts: Drafts, rows: Tensor) -> tuple[int, int]:

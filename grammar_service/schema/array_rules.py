@@ -171,4 +171,3 @@ def _choices(count: Counted, hits: int, at: int) -> list[tuple[Expr, int]]:
         return [(count.item, hits + 1), (TRUE, hits)]
     hit = [(count.item, hits + 1)] if hits < count.high else []
     return [*hit, (neg(count.item), hits)]
-

@@ -86,4 +86,3 @@ def _string_language(cases: list[Case]) -> Tree:
 
 def _kept(trees: Iterable[Tree]) -> list[Tree]:
     return [tree for tree in trees if tree != NEVER and is_empty(tree) is not True]
-

@@ -75,7 +75,6 @@ class Unordered:
     low: int = 0
     high: int | None = None
 
-
     def tail_places(self) -> int | None:
         """How many of the tail are told apart: None where none needs to be, 1 where only "some" counts, else as many as
         leave room for the members that a bound still asks for."""

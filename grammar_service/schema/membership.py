@@ -98,9 +98,7 @@ def _in_object(case: Objects, value: dict[str, Any], inside: Callable[[Expr, Any
         return False
     if not all(inside(case.value_of(name), item) for name, item in value.items()):
         return False
-    return all(
-        any(keys.holds(name, False) and inside(item, found) for name, found in value.items()) for keys, item in case.exists
-    )
+    return all(any(keys.holds(name, False) and inside(item, found) for name, found in value.items()) for keys, item in case.exists)
 
 
 def structure_of(value: Any) -> Expr:

@@ -85,9 +85,7 @@ class Numbers:
         return step is not None and any((step / other).denominator == 1 for other in self.non_multiples)
 
 
-def _tighter(
-    a: Fraction | None, a_open: bool, b: Fraction | None, b_open: bool, sign: int
-) -> tuple[Fraction | None, bool]:
+def _tighter(a: Fraction | None, a_open: bool, b: Fraction | None, b_open: bool, sign: int) -> tuple[Fraction | None, bool]:
     if a is None or b is None:
         return (b, b_open) if a is None else (a, a_open)
     if a == b:

@@ -50,4 +50,3 @@ def free_keys(keys: Keys, taken: frozenset[str]) -> Tree:
     if keys.only is not None:
         return alt(*(literal(name) for name in sorted(keys.only - taken)))
     return Keys(keys.require, keys.forbid, keys.without - taken).language(True)
-

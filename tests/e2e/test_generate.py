@@ -27,14 +27,14 @@ pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module"), pytest.
 async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
     flags = ("--max-slots", "8", "--max-length", "256", "--max-waiting", "64")
     with Stack(tmp_path_factory.mktemp("stack"), model="synthetic:49152", services=1, worker_flags=flags) as running:
-        async with AsyncClient(running.address) as client:
+        async with AsyncClient(running.address, lost_after_s=60.0) as client:
             await running.ready(client)
         yield running
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def client(stack: Stack) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(stack.address) as connected:
+    async with AsyncClient(stack.address, lost_after_s=60.0) as connected:
         yield connected
 
 
@@ -160,7 +160,7 @@ async def test_cancel_and_deadline_end_once(client: AsyncClient) -> None:
 
 
 async def test_a_client_that_leaves_frees_its_slots(stack: Stack, client: AsyncClient) -> None:
-    async with AsyncClient(stack.address) as other:
+    async with AsyncClient(stack.address, lost_after_s=60.0) as other:
         stream = other.stream("hello", temperature=1.0, max_tokens=240, ignore_eos=True)
         await anext(stream)
         await stream.aclose()
@@ -172,7 +172,7 @@ async def test_a_client_that_leaves_frees_its_slots(stack: Stack, client: AsyncC
 
 
 async def test_overload_is_said_at_once(stack: Stack, client: AsyncClient) -> None:
-    async with AsyncClient(stack.address) as crowd:
+    async with AsyncClient(stack.address, lost_after_s=60.0) as crowd:
         outcomes = await asyncio.gather(
             *(crowd.generate("hello", temperature=1.0, max_tokens=20, ignore_eos=True) for _ in range(120)), return_exceptions=True
         )

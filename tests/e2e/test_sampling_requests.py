@@ -28,14 +28,14 @@ EVERYTHING: dict[str, Any] = {
 async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
     flags = ("--max-slots", "6", "--max-length", "256")
     with Stack(tmp_path_factory.mktemp("stack"), model="synthetic:4096", services=2, worker_flags=flags) as running:
-        async with AsyncClient(running.address) as client:
+        async with AsyncClient(running.address, lost_after_s=60.0) as client:
             await running.ready(client)
         yield running
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def client(stack: Stack) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(stack.address) as connected:
+    async with AsyncClient(stack.address, lost_after_s=60.0) as connected:
         yield connected
 
 

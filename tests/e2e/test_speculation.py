@@ -100,7 +100,7 @@ async def run_all(client: AsyncClient) -> list[Result | str]:
 async def plain(tmp_path_factory: pytest.TempPathFactory) -> list[Result | str]:
     """The answers of a worker that drafts nothing."""
     with Stack(tmp_path_factory.mktemp("plain"), model=MODEL, services=1, worker_flags=("--max-slots", "8")) as running:
-        async with AsyncClient(running.address) as client:
+        async with AsyncClient(running.address, lost_after_s=60.0) as client:
             await running.ready(client)
             return await run_all(client)
 
@@ -112,14 +112,14 @@ def flags(drafter: str, *more: str) -> tuple[str, ...]:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def drafting(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
     with Stack(tmp_path_factory.mktemp("drafting"), model=MODEL, services=1, worker_flags=flags("ngram+forced")) as running:
-        async with AsyncClient(running.address) as client:
+        async with AsyncClient(running.address, lost_after_s=60.0) as client:
             await running.ready(client)
         yield running
 
 
 # spec 43 45 119 124 R6 R18 R19 R22 R27
 async def test_drafts_change_no_token(plain: list[Result | str], drafting: Stack) -> None:
-    async with AsyncClient(drafting.address) as client:
+    async with AsyncClient(drafting.address, lost_after_s=60.0) as client:
         results = await run_all(client)
     for arguments, without, drafted in zip(requests(), plain, results, strict=True):
         assert seen(drafted) == seen(without), arguments
@@ -132,7 +132,7 @@ async def test_drafts_change_no_token(plain: list[Result | str], drafting: Stack
 @pytest.mark.parametrize("drafter", ["ngram", "forced"])
 async def test_each_drafter_alone(plain: list[Result | str], tmp_path: Path, drafter: str) -> None:  # spec R18
     with Stack(tmp_path, model=MODEL, services=1, worker_flags=flags(drafter)) as running:
-        async with AsyncClient(running.address) as client:
+        async with AsyncClient(running.address, lost_after_s=60.0) as client:
             await running.ready(client)
             results = await run_all(client)
     assert [seen(result) for result in results] == [seen(result) for result in plain]
@@ -140,7 +140,7 @@ async def test_each_drafter_alone(plain: list[Result | str], tmp_path: Path, dra
 
 
 async def test_forced_tokens_cost_no_forward(drafting: Stack) -> None:  # spec R22
-    async with AsyncClient(drafting.address) as client:
+    async with AsyncClient(drafting.address, lost_after_s=60.0) as client:
         result = await client.generate("hello", schema=LONG_KEYS, temperature=1.0, seed=8, max_tokens=200)
     usage = result.usage
     forwards = usage.completion_tokens - usage.drafts_accepted
@@ -150,7 +150,7 @@ async def test_forced_tokens_cost_no_forward(drafting: Stack) -> None:  # spec R
 
 
 async def test_a_block_ends_where_the_text_does(drafting: Stack) -> None:  # spec 114 R23: in the middle of accepted drafts
-    async with AsyncClient(drafting.address) as client:
+    async with AsyncClient(drafting.address, lost_after_s=60.0) as client:
         whole = await client.generate("hello", schema=LONG_KEYS, temperature=1.0, seed=8, max_tokens=200)
         for length in range(1, 12):
             cut = await client.generate("hello", schema=LONG_KEYS, temperature=1.0, seed=8, max_tokens=length)
@@ -170,7 +170,7 @@ async def test_a_block_ends_where_the_text_does(drafting: Stack) -> None:  # spe
 async def test_a_killed_service_changes_no_token_either(plain: list[Result | str], tmp_path: Path) -> None:  # spec R9 R18 43
     own = flags("ngram+forced", "--forward-ms", "4", "--replay-after-s", "0.5")
     with Stack(tmp_path, model=MODEL, services=2, worker_flags=own) as running:
-        async with AsyncClient(running.address) as client:
+        async with AsyncClient(running.address, lost_after_s=60.0) as client:
             await running.ready(client)
             for _ in range(6):
                 task = asyncio.create_task(run_all(client))

@@ -55,7 +55,7 @@ async def test_kills_change_no_token(tmp_path: Path) -> None:
     dice = random.Random(20261130)
     flags = ("--max-slots", "16", "--forward-ms", "4", "--replay-after-s", "0.5")
     with Stack(tmp_path, model=MODEL, services=3, worker_flags=flags) as stack:
-        async with AsyncClient(stack.address) as client:
+        async with AsyncClient(stack.address, lost_after_s=60.0) as client:
             await stack.ready(client)
             undisturbed = await run_all(client, range(CONCURRENT))
             killed = replays = 0
@@ -78,7 +78,7 @@ async def test_kills_change_no_token(tmp_path: Path) -> None:
 async def test_stopped_service_is_left_behind(tmp_path: Path) -> None:
     flags = ("--max-slots", "16", "--forward-ms", "4", "--replay-after-s", "0.5")
     with Stack(tmp_path, model=MODEL, services=2, worker_flags=flags) as stack:
-        async with AsyncClient(stack.address) as client:
+        async with AsyncClient(stack.address, lost_after_s=60.0) as client:
             await stack.ready(client)
             undisturbed = await run_all(client, range(CONCURRENT))
             task = asyncio.create_task(run_all(client, range(CONCURRENT)))
@@ -94,7 +94,7 @@ async def test_stopped_service_is_left_behind(tmp_path: Path) -> None:
 
 async def test_no_service_waits_and_recovers(tmp_path: Path) -> None:
     with Stack(tmp_path, model=MODEL, services=0, worker_flags=("--max-slots", "4")) as stack:
-        async with AsyncClient(stack.address) as client:
+        async with AsyncClient(stack.address, lost_after_s=60.0) as client:
             await stack.ready(client)
             guided, _ = request(0)
             free, _ = request(4)
@@ -112,7 +112,7 @@ async def test_no_service_waits_and_recovers(tmp_path: Path) -> None:
 
 async def test_no_service_refuses_by_configuration(tmp_path: Path) -> None:
     with Stack(tmp_path, model=MODEL, services=0, worker_flags=("--no-service", "refuse")) as stack:
-        async with AsyncClient(stack.address) as client:
+        async with AsyncClient(stack.address, lost_after_s=60.0) as client:
             await stack.ready(client)
             guided: dict[str, Any] = request(1)[0]
             with pytest.raises(Overloaded):

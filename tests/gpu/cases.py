@@ -93,14 +93,22 @@ def bitmask(rng: np.random.Generator, kind: str, rows: int, vocab_size: int) -> 
 
 
 PARAMETERS: dict[str, dict[str, Any]] = {
-    "greedy": {"temperature": 0.0}, "temperature": {"temperature": 0.8}, "hot": {"temperature": 3.0},
-    "k50": {"temperature": 0.9, "top_k": 50}, "k1000": {"temperature": 1.3, "top_k": 1000},
-    "k5000": {"temperature": 1.3, "top_k": 5000}, "p95": {"temperature": 1.0, "top_p": 0.95},
-    "p30": {"temperature": 0.7, "top_p": 0.3}, "p_all": {"temperature": 1.0, "top_p": 1 - 2.0**-24},
-    "min_p": {"temperature": 1.0, "min_p": 0.05}, "k50_p90": {"temperature": 0.8, "top_k": 50, "top_p": 0.9},
+    "greedy": {"temperature": 0.0},
+    "temperature": {"temperature": 0.8},
+    "hot": {"temperature": 3.0},
+    "k50": {"temperature": 0.9, "top_k": 50},
+    "k1000": {"temperature": 1.3, "top_k": 1000},
+    "k5000": {"temperature": 1.3, "top_k": 5000},
+    "p95": {"temperature": 1.0, "top_p": 0.95},
+    "p30": {"temperature": 0.7, "top_p": 0.3},
+    "p_all": {"temperature": 1.0, "top_p": 1 - 2.0**-24},
+    "min_p": {"temperature": 1.0, "min_p": 0.05},
+    "k50_p90": {"temperature": 0.8, "top_k": 50, "top_p": 0.9},
     "all": {"temperature": 1.1, "top_k": 700, "top_p": 0.9, "min_p": 0.001},
-    "k5000_p": {"temperature": 1.5, "top_k": 5000, "top_p": 0.8}, "cold": {"temperature": 1e-4},
-    "colder": {"temperature": 1e-6, "top_p": 0.9}, "hottest": {"temperature": 100.0, "top_p": 0.5},
+    "k5000_p": {"temperature": 1.5, "top_k": 5000, "top_p": 0.8},
+    "cold": {"temperature": 1e-4},
+    "colder": {"temperature": 1e-6, "top_p": 0.9},
+    "hottest": {"temperature": 100.0, "top_p": 0.5},
 }
 
 
@@ -128,6 +136,9 @@ def overlay(rng: np.random.Generator, count: int, vocab_size: int, touched: int 
     prefix = rng.integers(-1, vocab_size, (count, 3)).astype(np.int32)
     penalties = Penalties(
         *(torch.from_numpy(rng.uniform(low, high, count).astype(np.float32)) for low, high in ((0.7, 1.5), (-1, 1), (-0.5, 0.5))),
-        torch.from_numpy(slot), torch.from_numpy(counts),
-        torch.from_numpy(np.packbits(seen, axis=1, bitorder="little").view(np.int32)), torch.from_numpy(prefix))
+        torch.from_numpy(slot),
+        torch.from_numpy(counts),
+        torch.from_numpy(np.packbits(seen, axis=1, bitorder="little").view(np.int32)),
+        torch.from_numpy(prefix),
+    )
     return Overlay(TokenList.of(lists, values), penalties, TokenList.of(bans))

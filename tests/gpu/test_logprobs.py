@@ -22,8 +22,11 @@ def _inputs(rng: np.random.Generator, kind: str, dtype: str, with_overlay: bool)
     width = 32000
     logits = cases.logits(rng, kind, 32, width, cases.DTYPES[dtype])
     rows = cases.rows(rng, 32, "mixed")
-    more = {"vocab_size": width, "bitmask": cases.bitmask(rng, "half", 32, width),
-            "overlay": cases.overlay(rng, 32, width) if with_overlay else None}
+    more = {
+        "vocab_size": width,
+        "bitmask": cases.bitmask(rng, "half", 32, width),
+        "overlay": cases.overlay(rng, 32, width) if with_overlay else None,
+    }
     return logits, rows, more
 
 

@@ -13,14 +13,17 @@ from kernels.sample import CLUSTERS, SampleOutput, sample_into
 from tests.gpu import cases
 
 pytestmark = pytest.mark.gpu
-WIDTHS = (1, 31, 32, 33, 100, 8193, 10000, 32000, 65535, 65536, 65537, 128000, 128001, 128031, 128256, 151936, 248320,
-          262144)
+WIDTHS = (1, 31, 32, 33, 100, 8193, 10000, 32000, 65535, 65536, 65537, 128000, 128001, 128031, 128256, 151936, 248320, 262144)
 
 
 def launch(logits: torch.Tensor, rows: SampleRows, **more: Any) -> SampleOutput:
     out = SampleOutput.empty(len(rows), "cuda", descriptor=True)
-    sample_into(out, logits if logits.is_cuda else cases.strided_on_gpu(logits), cases.on_gpu(rows),
-                **{k: cases.on_gpu(v) for k, v in more.items()})
+    sample_into(
+        out,
+        logits if logits.is_cuda else cases.strided_on_gpu(logits),
+        cases.on_gpu(rows),
+        **{k: cases.on_gpu(v) for k, v in more.items()},
+    )
     torch.cuda.synchronize()
     return out
 
@@ -37,8 +40,12 @@ def compare(clusters: tuple[int, ...], logits: torch.Tensor, rows: SampleRows, *
 def differences(out: SampleOutput, want: SampleResult) -> list[str]:
     problems = []
     assert want.descriptor is not None and out.descriptor is not None
-    for name, got, expected in (("status", out.status, want.status), ("mass", out.descriptor.mass, want.descriptor.mass),
-                                ("xmax", out.descriptor.xmax, want.descriptor.xmax), ("token", out.token, want.token)):
+    for name, got, expected in (
+        ("status", out.status, want.status),
+        ("mass", out.descriptor.mass, want.descriptor.mass),
+        ("xmax", out.descriptor.xmax, want.descriptor.xmax),
+        ("token", out.token, want.token),
+    ):
         wrong = torch.nonzero(got.cpu() != expected).flatten().tolist()
         if wrong:
             i = wrong[0]
@@ -75,8 +82,11 @@ def test_overlay(touched: int) -> None:  # spec 93, 94, 96, 100, 101, 105, R19
     for dtype, mask in (("bf16", "half"), ("fp32", "none"), ("fp16", "few")):
         logits = cases.logits(rng, "middle", 16, 32000, cases.DTYPES[dtype])
         rows = cases.rows(rng, 16, "mixed")
-        more = {"vocab_size": 32000, "bitmask": cases.bitmask(rng, mask, 16, 32000),
-                "overlay": cases.overlay(rng, 16, 32000, touched)}
+        more = {
+            "vocab_size": 32000,
+            "bitmask": cases.bitmask(rng, mask, 16, 32000),
+            "overlay": cases.overlay(rng, 16, 32000, touched),
+        }
         compare(CLUSTERS, logits, rows, **more)
 
 
@@ -90,8 +100,14 @@ def test_pruned_vocabulary_slices_strides_and_pool() -> None:  # spec 62, 65, R1
         status = torch.tensor([1, 0, 2, 1] * 4, dtype=torch.int32)
         index = torch.from_numpy(rng.permutation(40)[:16].astype(np.int32))
         index[5] = 77
-        given = {"vocab_size": vocab, "bitmask": cases.bitmask(rng, "half", 40, vocab), "row_status": status,
-                 "row_index": index, "overlay": cases.overlay(rng, 16, vocab, 300), **more}
+        given = {
+            "vocab_size": vocab,
+            "bitmask": cases.bitmask(rng, "half", 40, vocab),
+            "row_status": status,
+            "row_index": index,
+            "overlay": cases.overlay(rng, 16, vocab, 300),
+            **more,
+        }
         compare(CLUSTERS, logits, rows, **given)
 
 

@@ -32,8 +32,14 @@ def test_counts(dtype: torch.dtype) -> None:  # spec 95, 97, 99, R24
     reference.reparent_counts(counts, slots, parents)
     seen, prompt = _i32(rng, 0, 1 << 30, 9, 4), _i32(rng, -1, 103, 400)
     gpu_seen = seen.cuda()
-    penalties.reset_counts(gpu, gpu_seen, torch.tensor([4], dtype=torch.int32).cuda(), prompt.cuda(),
-                           torch.tensor([400], dtype=torch.int32).cuda(), 150)
+    penalties.reset_counts(
+        gpu,
+        gpu_seen,
+        torch.tensor([4], dtype=torch.int32).cuda(),
+        prompt.cuda(),
+        torch.tensor([400], dtype=torch.int32).cuda(),
+        150,
+    )
     reference.reset_counts(counts, seen, 4, prompt, 150)
     assert torch.equal(gpu.cpu().to(torch.int64), counts.to(torch.int64)) and torch.equal(gpu_seen.cpu(), seen)
 
@@ -60,8 +66,16 @@ def test_finish_reasons() -> None:  # spec 114, 115, 116
     want = reference.finish_reasons(tokens, num, length, most, end_ids=ends, stop_words=stop, history=history)
     got = reference.FinishResult(*torch.empty((2, batch), dtype=torch.int32, device="cuda"))
     gpu_history = history.cuda()
-    finish.finish_reasons(got, tokens.cuda(), num.cuda(), length.cuda(), most.cuda(), end_ids=cases.on_gpu(ends),
-                          stop_words=cases.on_gpu(stop), history=gpu_history)
+    finish.finish_reasons(
+        got,
+        tokens.cuda(),
+        num.cuda(),
+        length.cuda(),
+        most.cuda(),
+        end_ids=cases.on_gpu(ends),
+        stop_words=cases.on_gpu(stop),
+        history=gpu_history,
+    )
     assert torch.equal(got.reason.cpu(), want.reason) and torch.equal(got.kept.cpu(), want.kept)
     assert set(want.reason.tolist()) == {0, 1, 2, 3}
     finish.shift_history(gpu_history, tokens.cuda(), num.cuda())
@@ -87,8 +101,12 @@ def test_beams(stopping: int) -> None:  # spec 107, 108
     requests, width, longest, vocab = 6, 4, 12, 3000
     state = reference.BeamState.start(requests, width, longest)
     same = [torch.full((requests,), value, dtype=torch.int32) for value in (stopping, 7, longest)]
-    params = reference.BeamParams(torch.tensor([4, 4, 3, 2, 1, 4], dtype=torch.int32),
-                                  torch.linspace(-0.5, 1.5, requests), torch.tensor([0, 0.5, -0.2, 0, 0, 1.0]), *same)
+    params = reference.BeamParams(
+        torch.tensor([4, 4, 3, 2, 1, 4], dtype=torch.int32),
+        torch.linspace(-0.5, 1.5, requests),
+        torch.tensor([0, 0.5, -0.2, 0, 0, 1.0]),
+        *same,
+    )
     gpu, gpu_params = cases.on_gpu(state), cases.on_gpu(params)
     workspace = beam.BeamWorkspace.of(gpu)
     for _ in range(longest - 1):

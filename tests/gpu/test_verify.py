@@ -61,7 +61,8 @@ def test_rejection(pruned: bool, with_overlay: bool) -> None:  # spec 64, 121, 1
     ids = np.sort(rng.choice(width, draft_width, replace=False))
     d2t = torch.from_numpy((ids - np.arange(draft_width)).astype(np.int32)) if pruned else None
     near = logits.view(batch, n + 1, width)[:, :n].reshape(batch * n, width).float() + torch.from_numpy(
-        rng.normal(0, 0.7, (batch * n, width)).astype(np.float32))
+        rng.normal(0, 0.7, (batch * n, width)).astype(np.float32)
+    )
     draft_logits = near[:, torch.from_numpy(ids)].to(torch.bfloat16).contiguous()
     draft_rows = cases.rows(rng, batch * n, "temperature")
     draft_more: dict[str, Any] = {"vocab_size": width, "d2t": d2t}
@@ -76,9 +77,14 @@ def test_rejection(pruned: bool, with_overlay: bool) -> None:  # spec 64, 121, 1
         want = verify(SampleInputs(logits, rows, **more), drafts, SampleInputs(draft_logits, draft_rows, **draft_more))
     got = empty_result(batch, n, "cuda")
     assert out.descriptor is not None and drawn.descriptor is not None
-    reject(got, cases.on_gpu(drafts), GpuInputs(logits.cuda(), cases.on_gpu(rows), **{k: cases.on_gpu(v) for k, v in more.items()}),
-           out.descriptor, out.status,
-           GpuInputs(draft_logits.cuda(), cases.on_gpu(draft_rows), **{k: cases.on_gpu(v) for k, v in draft_more.items()}),
-           drawn.descriptor)
+    reject(
+        got,
+        cases.on_gpu(drafts),
+        GpuInputs(logits.cuda(), cases.on_gpu(rows), **{k: cases.on_gpu(v) for k, v in more.items()}),
+        out.descriptor,
+        out.status,
+        GpuInputs(draft_logits.cuda(), cases.on_gpu(draft_rows), **{k: cases.on_gpu(v) for k, v in draft_more.items()}),
+        drawn.descriptor,
+    )
     _equal(got, want)
     assert int(want.accepted.sum()) > 0
