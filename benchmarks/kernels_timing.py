@@ -91,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(512) read_all(const uint4* p, long 
 
 
 def read_bandwidth() -> float:
-    """Best bytes per microsecond that a plain streaming read of 4 GiB of random words reaches: what "one read of the logits" costs."""
+    """Best bytes per microsecond of a plain streaming read of 4 GiB of random words: what "one read of the logits" costs."""
     import cuda.core as core
 
     device = core.Device()
