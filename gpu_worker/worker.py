@@ -11,7 +11,7 @@ from gpu_worker.engine import Engine
 from gpu_worker.front_door import FrontDoor
 from gpu_worker.grammar_link import GrammarLink, LinkSettings
 from gpu_worker.models.base import ModelRunner, RunnerShape
-from gpu_worker.models.load import load_model
+from gpu_worker.models.load import load_model, resolve_device
 from gpu_worker.models.prepare import default_folder
 from gpu_worker.models.synthetic import SyntheticOptions
 from gpu_worker.outcomes import Outcomes
@@ -37,12 +37,7 @@ class Worker:
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings, self._clock = settings, MonotonicClock()
         model = settings.model or str(default_folder())
-        shape = RunnerShape(
-            max_slots=settings.max_slots,
-            max_length=settings.max_length,
-            max_width=1 + (settings.max_draft_tokens if settings.drafter != "none" else 0),
-            prefill_chunk=min(settings.prefill_chunk, settings.max_length),
-        )
+        shape = shape_of(settings)
         synthetic = SyntheticOptions(seed=settings.seed, forward_ms=settings.forward_ms, mean_length=settings.mean_length)
         self._log = log.get("worker")
         loaded = load_model(model, shape, device=settings.device, threads=settings.threads, synthetic=synthetic, say=self._log.info)
@@ -104,11 +99,20 @@ class Worker:
             self._endpoint.close()
 
 
+def shape_of(settings: WorkerSettings) -> RunnerShape:
+    """The sizes of the model's forward. Raises ConfigError for drafts on a GPU, whose captured step takes one token a slot."""
+    drafts = settings.max_draft_tokens if settings.drafter != "none" else 0
+    if drafts and resolve_device(settings.device) != "cpu":
+        raise ConfigError(f"max_draft_tokens has value {drafts}; on a GPU it must be 0", field="max_draft_tokens")
+    return RunnerShape(
+        max_slots=settings.max_slots, max_length=settings.max_length, max_width=1 + drafts,
+        prefill_chunk=min(settings.prefill_chunk, settings.max_length),
+    )  # fmt: skip
+
+
 def _pipeline(runner: ModelRunner, last_resort_s: float) -> Pipeline:
     if runner.device.type != "cuda":
         return HostPipeline(runner, last_resort_s)
-    if runner.max_width > 1:
-        raise ConfigError(f"max_draft_tokens has value {runner.max_width - 1}; on a GPU it must be 0", field="max_draft_tokens")
     from gpu_worker.cuda_pipeline import CudaPipeline
 
     return CudaPipeline(runner, last_resort_s)

@@ -11,8 +11,9 @@ from gpu_worker.grammar_link import GrammarLink, LinkSettings, WalkStatus
 from gpu_worker.request import Model, admit
 from gpu_worker.sampler.slot_params import SlotSamplingParams
 from gpu_worker.sequence import make_sequence
+from gpu_worker.speculation import ReplayDrafter
 from gpu_worker.step_rows import RING, StepRows
-from shared.bitmask import token_ids
+from shared.bitmask import num_words, token_ids
 from shared.protocol import Generate
 from tests.requests_of import ByteEncoder
 from tests.toy_service import STOP, VOCAB_SIZE, ToyService, allowed_after, toy_plan, vocabulary
@@ -163,3 +164,73 @@ def test_unguided_batches_ask_nobody(bench):
     assert bench.rows.submit(1, [sequence]) is None
     assert bench.rows.take(1, None, [sequence]) == []
     assert not np.any(bench.seen(sequence)[0].bitmask.numpy())
+
+
+class WideBench(Bench):
+    """Four rows a slot, and drafts that are written down."""
+
+    def __init__(self, stack):
+        super().__init__(stack)
+        buffers = [np.zeros((SLOTS * 4, num_words(VOCAB_SIZE)), np.int32) for _ in range(RING)]
+        self.rows = StepRows(self.link, SLOTS, VOCAB_SIZE, self.params, buffers)
+
+    def draft(self, sequence, *token_ids):
+        sequence.progress.drafter = ReplayDrafter([*sequence.tokens, *token_ids], VOCAB_SIZE)
+        sequence.progress._pushed = 0
+        return sequence.progress.propose(sequence.tokens, 3)
+
+    def allowed(self, descriptor, sequence, position):
+        return token_ids(descriptor.bitmask[sequence.slot * 4 + position].numpy(), VOCAB_SIZE).tolist()
+
+
+def test_rows_of_all_positions_come_in_one_answer():  # spec 24 25 43
+    with ExitStack() as stack:
+        bench = WideBench(stack)
+        sequence = bench.sequence(1)
+        sequence.take(1, None, 1.0)
+        bench.draft(sequence, 3, 4, 6)
+        asked = bench.service.num_steps
+        assert bench.step(sequence) == []
+        assert bench.service.num_steps == asked + 1
+        descriptor = bench.rows.descriptor(bench.launch, [sequence])
+        assert descriptor.ahead.depth.tolist() == [1, 4, 1]
+        for position, prefix in enumerate(([1], [1, 3], [1, 3, 4], [1, 3, 4, 6])):
+            assert bench.allowed(descriptor, sequence, position) == allowed_after(prefix, [STOP])
+        offsets = [int(each.rows.offset[1]) for each in descriptor.ahead.positions]
+        assert (int(descriptor.rows.offset[1]), offsets) == (1, [2, 3, 4])
+        assert sum(sequence.rows.values()) == 4
+        for token in (3, 5):  # the first draft stands, the second does not
+            sequence.take(token, None, 1.0)
+        sequence.progress.committed(2)
+        bench.draft(sequence, 6)
+        assert bench.step(sequence) == []  # the service agrees on what was taken back, or this would be a failure
+        descriptor = bench.rows.descriptor(bench.launch, [sequence])
+        assert bench.allowed(descriptor, sequence, 0) == allowed_after([1, 3, 5], [STOP])
+        assert descriptor.ahead.depth[1] == 2
+
+
+def test_drafts_without_a_row_are_not_sampled():  # spec 45 R6
+    with ExitStack() as stack:
+        bench = WideBench(stack)
+        refused, ended = bench.sequence(0), bench.sequence(2)
+        for sequence in (refused, ended):
+            sequence.take(1, None, 1.0)
+        bench.draft(refused, 3, 90, 91)  # 90 cannot follow 3
+        bench.draft(ended, 3, STOP, 3)  # the text is over behind the stop token
+        assert bench.step(refused, ended) == []
+        descriptor = bench.rows.descriptor(bench.launch, [refused, ended])
+        assert descriptor.ahead.depth.tolist() == [2, 1, 2]
+        assert all(bench.allowed(descriptor, sequence, at) == [] for sequence in (refused, ended) for at in (2, 3))
+
+
+def test_rows_of_all_positions_move_to_the_next_launch():
+    with ExitStack() as stack:
+        bench = WideBench(stack)
+        sequence = bench.sequence(1)
+        sequence.take(1, None, 1.0)
+        bench.draft(sequence, 3, 4)
+        for _ in range(2 * RING):  # the launches held after the rows had come
+            assert bench.step(sequence) == []
+            descriptor = bench.rows.descriptor(bench.launch, [sequence])
+            for position, prefix in enumerate(([1], [1, 3], [1, 3, 4])):
+                assert bench.allowed(descriptor, sequence, position) == allowed_after(prefix, [STOP])
