@@ -1,7 +1,8 @@
 """The lane for sessions that were unanswered when their service died: replayed one by one, so that a killer is found alone.
 
-A strike is one dead service that a guide may have killed. A guide fails by key at its second strike, if one of them fell on the
-lane, where nothing else was under suspicion; an answer to its session on the lane clears it.
+A strike is one service that died while this guide alone was under suspicion: on the lane, or because nothing else was at work. A
+guide fails by key at its second strike; an answer to its session on the lane clears it. Deaths with several guides at work only
+send their sessions to the lane: services are killed for other reasons too, and no such kill may end an innocent text.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class Quarantine:
     def __init__(self, ttl_s: float) -> None:
         self._ttl_s = ttl_s
         self._queue: dict[SessionId, None] = {}
-        self._strikes: dict[str, tuple[int, bool, float]] = {}
+        self._strikes: dict[str, tuple[int, float]] = {}
         self.under_test: SessionId | None = None
 
     def __contains__(self, session: SessionId) -> bool:
@@ -50,12 +51,14 @@ class Quarantine:
 
     def strike(self, keys: Iterable[str], now_s: float, *, alone: bool) -> list[str]:
         """A service died under these guides (``alone``: on the lane). Gives the keys that fail by it."""
-        self._strikes = {key: entry for key, entry in self._strikes.items() if now_s < entry[2]}
+        self._strikes = {key: entry for key, entry in self._strikes.items() if now_s < entry[1]}
+        if not alone:
+            return []
         failed = []
         for key in sorted(set(keys)):
-            count, was_alone, _ = self._strikes.get(key, (0, False, 0.0))
-            self._strikes[key] = (count + 1, was_alone or alone, now_s + self._ttl_s)
-            if count + 1 >= MAX_STRIKES and (was_alone or alone):
+            count, _ = self._strikes.get(key, (0, 0.0))
+            self._strikes[key] = (count + 1, now_s + self._ttl_s)
+            if count + 1 >= MAX_STRIKES:
                 failed.append(key)
         return failed
 
