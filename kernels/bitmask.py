@@ -10,6 +10,8 @@ from kernels.build import Variant
 from kernels.launch import I32, I64, TILE_COLUMNS, MaskArgs, P, check_logits, launch, mask_args, pointer, stream_of
 
 _THREADS = 256
+_FEW = 32  # rows; below, one vector a thread
+_VECTOR = {0: 8, 1: 8, 2: 4}  # logits in 16 bytes
 
 
 class _Args(ctypes.Structure):
@@ -17,7 +19,7 @@ class _Args(ctypes.Structure):
 
 
 def variants() -> list[Variant]:
-    return [_variant(dtype) for dtype in TILE_COLUMNS]
+    return [_variant(dtype, few) for dtype in TILE_COLUMNS for few in (False, True)]
 
 
 def apply_bitmask(
@@ -36,8 +38,10 @@ def apply_bitmask(
     tiles = -(-width // TILE_COLUMNS[dtype])
     args = _Args(pointer(logits), logits.stride(0), mask, tiles, 0)
     if rows and width:
-        launch(_variant(dtype), args, grid=(-(-tiles // (_THREADS // 32)), rows), block=_THREADS, stream=stream_of(logits))
+        few = rows < _FEW
+        blocks = -(-width // (_VECTOR[dtype] * _THREADS)) if few else -(-tiles // (_THREADS // 32))
+        launch(_variant(dtype, few), args, grid=(blocks, rows), block=_THREADS, stream=stream_of(logits))
 
 
-def _variant(dtype: int) -> Variant:
-    return Variant.of("bitmask.cu", "apply_bitmask", DTYPE=dtype, NT=_THREADS)
+def _variant(dtype: int, few: bool) -> Variant:
+    return Variant.of("bitmask.cu", "apply_bitmask", DTYPE=dtype, NT=_THREADS, FEW_ROWS=int(few))

@@ -81,6 +81,7 @@ def variant(dtype: int, cluster: int, overlay: bool, greedy_only: bool) -> Varia
         C=cluster,
         OVERLAY=int(overlay),
         GREEDY_ONLY=int(greedy_only),
+        MIN_CTAS=3 if greedy_only else 2,
         SMEM_FIXED=fixed,
     )
 
@@ -91,7 +92,7 @@ def variants() -> list[Variant]:
 
 def cluster_size(rows: int, tiles: int) -> int:
     """CTAs a row: enough to fill the device with few rows, never more than there are tiles to share."""
-    wanted = 8 if rows <= 16 else 4 if rows <= 32 else 2 if rows <= 64 else 1
+    wanted = 8 if rows <= 4 else 4 if rows <= 24 else 2 if rows <= 80 else 1
     while wanted > 1 and wanted > tiles:
         wanted //= 2
     return wanted

@@ -15,6 +15,7 @@
 #include "row.cuh"
 #include "overlay.cuh"
 #include "list.cuh"
+#include "peak.cuh"
 #include "sampler.cuh"
 #include "select.cuh"
 #include "value.cuh"

@@ -111,6 +111,18 @@ def test_pruned_vocabulary_slices_strides_and_pool() -> None:  # spec 62, 65, R1
         compare(CLUSTERS, logits, rows, **given)
 
 
+@pytest.mark.parametrize("mask", ["none", "half", "few", "one", "dead"])
+def test_the_greedy_launch_is_the_general_one(mask: str) -> None:  # spec 66, 130
+    rng = np.random.default_rng(8)
+    for kind, dtype in (("ties", "bf16"), ("special", "fp32"), ("equal", "fp16")):
+        logits = cases.logits(rng, kind, 24, 32000, cases.DTYPES[dtype])
+        rows, bitmask = cases.rows(rng, 24, "greedy"), cases.bitmask(rng, mask, 24, 32000)
+        more = {"vocab_size": 32000, "bitmask": bitmask, "overlay": cases.overlay(rng, 24, 32000) if kind == "ties" else None}
+        want = sample(logits, rows, return_descriptor=True, **more)
+        for cluster in CLUSTERS:
+            assert not differences(launch(logits, rows, cluster=cluster, greedy_only=True, **more), want)
+
+
 def test_never_reads_a_banned_logit_and_never_writes() -> None:  # spec 23, R17
     rng = np.random.default_rng(9)
     logits = cases.logits(rng, "middle", 64, 128256, torch.bfloat16)
