@@ -49,6 +49,10 @@ class Clients:
     def of(self, client: bytes) -> list[str]:
         return sorted(self._open.get(client, set()))
 
+    def connections(self) -> list[bytes]:
+        """Connections that have open requests."""
+        return list(self._open)
+
     def is_open(self, client: bytes, request_id: str) -> bool:
         return request_id in self._open.get(client, set())
 

@@ -23,6 +23,8 @@ from shared.mailbox import Mailbox
 from shared.protocol import Cancel, Failed, Generate, WireError, WorkerReply
 
 POLL_MS = 500
+SIGN_OF_LIFE_S = 2.0
+"""A client with open requests that was sent nothing for this long gets an unasked HealthReply: one that is gone is noticed so."""
 MAX_FRAMES_A_TURN = 64
 """Frames read before replies are sent again, so that a flood does not silence the others."""
 
@@ -46,8 +48,10 @@ class FrontDoor:
         self._outbox: Mailbox[tuple[bytes, WorkerReply]] = Mailbox()
         self._log = log.get("front_door")
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = sockets.bind_router(self._context, settings.client_bind, insecure=settings.insecure)
+        self._socket = sockets.bind_router(self._context, settings.client_bind, insecure=settings.insecure, never_stop_input=True)
         self.address = sockets.last_endpoint(self._socket)
+        self._looked_s = clock.now_s()
+        self._sent_s: dict[bytes, float] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="front-door", daemon=True)
 
@@ -82,7 +86,19 @@ class FrontDoor:
             poller.poll(POLL_MS)
             self._receive_some()
             self._send_all()
+            self._show_life()
         self._send_all()
+
+    def _show_life(self) -> None:
+        """Sends to whom nothing was sent for a while; what a vanished client had open is cancelled by the failed send."""
+        now_s = self._clock.now_s()
+        if now_s - self._looked_s < SIGN_OF_LIFE_S / 2:
+            return
+        self._looked_s = now_s
+        for client in self._clients.connections():
+            if now_s - self._sent_s.get(client, now_s) >= SIGN_OF_LIFE_S:
+                self._send(client, msgspec.structs.replace(self._health(), requests=self._clients.of(client)))
+        self._sent_s = {client: self._sent_s.get(client, now_s) for client in self._clients.connections()}
 
     def _receive_some(self) -> None:
         for _ in range(MAX_FRAMES_A_TURN):
@@ -151,6 +167,7 @@ class FrontDoor:
             self._send(client, message)
 
     def _send(self, client: bytes, message: WorkerReply) -> None:
+        self._sent_s[client] = self._clock.now_s()
         try:
             self._socket.send_multipart([client, protocol.encode(message)], zmq.NOBLOCK)
         except zmq.ZMQError as error:  # EHOSTUNREACH: gone; EAGAIN: it does not read

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from gpu_worker import validator
 from gpu_worker.descriptor import LaunchResult, SlotAction
 from gpu_worker.grammar_link import Outcome, WalkStatus
 from gpu_worker.requests import RequestInProgress
 from gpu_worker.sampler.clash import clash
 from gpu_worker.sampler.logprobs import entry
 from gpu_worker.sequence import Sequence
+from gpu_worker.validator_process import ValidatorProcess
 from kernels.reference import SampleStatus
 from shared import metrics
 from shared.bitmask import unpack
@@ -28,10 +28,12 @@ class Outcomes:
     def __init__(self, send: Callable[[Replies], None], clock: Clock, vocab_size: int) -> None:
         self._send, self._clock, self._vocab_size = send, clock, vocab_size
         self._waiting: Replies = []
+        self._validator = ValidatorProcess()
         self._validators = ThreadPoolExecutor(1, thread_name_prefix="validator")
 
     def close(self) -> None:
         self._validators.shutdown(wait=True, cancel_futures=True)
+        self._validator.close()
 
     def flush(self) -> None:
         """Sends the replies of a step together: one wake of the front door, not one a sequence."""
@@ -119,9 +121,10 @@ class Outcomes:
         valid: list[bool | None] = []
         for sequence in state.chosen:
             try:
-                valid.append(validator.is_valid(state.request.guide, sequence.text) if state.request.guide else None)
-            except Exception as error:  # a schema that the validator cannot read is not the text's fault
-                state.request.warnings.append(f"the validator could not judge the text: {error}")
+                valid.append(self._validator.is_valid(state.request.guide, sequence.text) if state.request.guide else None)
+            except Exception as error:  # a schema that the validator cannot read, or cannot finish, is not the text's fault
+                reason = error.message if isinstance(error, MaskstreamError) else repr(error)
+                state.request.warnings.append(f"the validator could not judge the text: {reason}")
                 valid.append(None)
             engine = state.compiled.plan.engine if state.compiled and state.compiled.plan else ""
             metrics.output_valid_total.labels(engine, str(valid[-1]).lower()).inc()

@@ -95,8 +95,10 @@ def admit(message: Generate, client: bytes, model: Model, *, now_s: float, deadl
     rules = _rules(params, model)
     prompt = _prompt_ids(message, params, model)
     room = model.max_length - len(prompt)
-    if room < 1 or len(message.output_token_ids) >= room:
+    if room < 1:
         raise TooLarge(f"{len(prompt)} prompt tokens leave no room in {model.max_length}", field="prompt")
+    if len(message.output_token_ids) >= room:
+        raise TooLarge(f"prompt and output so far leave no room in {model.max_length}", field="output_token_ids")
     _check_ids(message.output_token_ids, model.vocabulary, "output_token_ids")
     _check_reply(params, len(prompt))
     _check_logits(params, message.stream, min(params.max_tokens, room) * model.vocabulary.size)

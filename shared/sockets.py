@@ -34,12 +34,18 @@ def configure(socket: zmq.Socket[Any], *, high_water_mark: int = 1_000, max_fram
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 2_000)
 
 
-def bind_router(context: zmq.Context[SocketT], address: str, *, insecure: bool, high_water_mark: int = 1_000) -> SocketT:
-    """ROUTER bound to ``address``. Raises ConfigError for an address that is not loopback unless ``insecure`` says so."""
+def bind_router(
+    context: zmq.Context[SocketT], address: str, *, insecure: bool, high_water_mark: int = 1_000, never_stop_input: bool = False
+) -> SocketT:
+    """ROUTER bound to ``address``; ``never_stop_input`` for peers that nobody trusts. Raises ConfigError for an address that is not
+    loopback unless ``insecure`` says so."""
     check_address(address)
     check_exposure(address, insecure)
     socket = context.socket(zmq.ROUTER)
     configure(socket, high_water_mark=high_water_mark)
+    if never_stop_input:
+        # libzmq 4.3.5 can abort the process where a peer closes while its input is stopped at the mark
+        socket.setsockopt(zmq.RCVHWM, 0)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # else a message to a gone or full peer is dropped in silence
     try:
         socket.bind(address)
