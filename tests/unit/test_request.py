@@ -72,7 +72,7 @@ def test_another_version():
     ("fields", "field"),
     [
         ({"prompt_token_ids": [1] * 64}, "prompt"), ({"prompt": "x" * 64}, "prompt"),
-        ({"prompt_token_ids": [1] * 60, "output_token_ids": [1] * 4}, "prompt"),
+        ({"prompt_token_ids": [1] * 60, "output_token_ids": [1] * 4}, "output_token_ids"),
     ],
 )  # fmt: skip
 def test_what_leaves_no_room(fields, field):
