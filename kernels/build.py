@@ -12,6 +12,7 @@ import importlib.metadata
 import os
 import re
 import tempfile
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 SOURCES = Path(__file__).parent / "cuda"
 _INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
 CACHE_VARIABLE = "MASKSTREAM_KERNEL_CACHE"
+_IMPORTING = threading.Lock()
 
 
 class KernelsUnavailable(RuntimeError):
@@ -122,11 +124,12 @@ def check(result: tuple[Any, ...]) -> None:
 
 @functools.cache
 def _core() -> Any:
-    try:
-        import cuda.core as core
-    except Exception as error:
-        raise KernelsUnavailable(f"cuda-python cannot be imported: {error}") from error
-    return core
+    with _IMPORTING:  # a second thread would meet the package half imported
+        try:
+            import cuda.core as core
+        except Exception as error:
+            raise KernelsUnavailable(f"cuda-python cannot be imported: {error}") from error
+        return core
 
 
 @functools.cache

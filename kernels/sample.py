@@ -87,7 +87,8 @@ def variant(dtype: int, cluster: int, overlay: bool, greedy_only: bool) -> Varia
 
 
 def variants() -> list[Variant]:
-    return [variant(d, c, o, g) for d in DTYPES.values() for c in CLUSTERS for o in (False, True) for g in (False, True)]
+    kinds = ((False, False), (True, False), (False, True))  # a greedy launch with an overlay is a general one
+    return [variant(d, c, overlay, greedy) for d in DTYPES.values() for c in CLUSTERS for overlay, greedy in kinds]
 
 
 def cluster_size(rows: int, tiles: int) -> int:
@@ -140,7 +141,7 @@ def sample_into(
     )
     if count:
         launch(
-            variant(dtype, size, overlay is not None, greedy_only),
+            variant(dtype, size, overlay is not None, greedy_only and overlay is None),
             args,
             grid=(count, 1),
             block=THREADS,
