@@ -41,7 +41,8 @@ class Rank:
         group = Group() if alone else self.group
         d2t = None if batch.d2t is None else batch.d2t.to(self.device)
         part = VocabularySlice.of_rank(group.rank, group.size, batch.logits.shape[1], batch.vocab_size, d2t, self.device)
-        return TensorParallelSampler(group, part), batch.logits[:, part.start : part.start + part.width].contiguous().to(self.device)
+        local = batch.logits[:, part.start : part.start + part.width].contiguous()
+        return TensorParallelSampler(group, part), local.to(self.device)
 
     def more(self, batch: Batch) -> dict:
         return {k: v.to(self.device) if isinstance(v, torch.Tensor) else v for k, v in batch.more.items()}
@@ -63,7 +64,8 @@ class Rank:
             whole, logits = self.sampler(batch, alone=True)
             wrong = differences(got, whole.sample(logits, batch.rows, **self.more(batch)))
             if turn % 20 == 0 and self.first:
-                wrong += differences(got, sample(batch.logits, batch.rows, vocab_size=batch.vocab_size, d2t=batch.d2t, **batch.more))
+                want = sample(batch.logits, batch.rows, vocab_size=batch.vocab_size, d2t=batch.d2t, **batch.more)
+                wrong += differences(got, want)
                 checked += 1
             failures += [f"batch {turn}: {w}" for w in wrong]
             turn, rows = turn + 1, rows + 4

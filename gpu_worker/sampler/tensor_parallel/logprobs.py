@@ -80,7 +80,7 @@ def raw(logits: Tensor, known: Tensor, column: Tensor, token: Tensor, n: int, li
 
 
 def processed(part: Part, cut: Tensor, token: Tensor, n: int, facts: RowFacts, plan: RowPlan, group: Group) -> Logprobs:
-    """Of the kept, renormalised distribution, ``cut`` [R] its last code; a greedy row is the softmax at T = 1 over all it allows."""
+    """Of the kept, renormalised distribution, ``cut`` [R] its last code; greedy rows: the softmax at T = 1 over what they allow."""
     infinite = facts.one_hot & ~plan.greedy | (order.value(facts.best) == torch.inf)
     cut = torch.where(infinite, facts.best, torch.where(plan.greedy, order.NOTHING - 1, cut))
     scale = torch.where(plan.greedy, 1.4426950408889634, plan.scale)

@@ -37,9 +37,9 @@ class _Drawn:
 class TensorParallelSampler:
     """One rank's sampler; all ranks call it for the same rows in the same order.
 
-    ``logits`` f32/f16/bf16 [R, slice.width] on the slice's device, never written; ``rows`` on the host;
-    ``bitmask`` int32 [N, words], ``row_index`` and ``row_status`` int32 [R] on the device. A row that holds on one rank holds on all; a rank whose ``launch`` is
-    not that of the others makes every guided row hold. Raises ValueError for shapes that do not fit.
+    ``logits`` [R, slice.width] on the slice's device; ``rows`` on the host; ``bitmask`` int32 [N, words],
+    ``row_index`` and ``row_status`` int32 [R] on the device. A row that holds on one rank holds on all; where ranks differ in
+    ``launch``, every guided row holds. Raises ValueError for shapes that do not fit. The logits are never written.
     """
 
     def __init__(self, group: Group, part: VocabularySlice) -> None:
