@@ -111,7 +111,7 @@ class Conversation:
             assert reply.request_id not in self.done | self.failed, "ended twice"
             (self.done if isinstance(reply, Done) else self.failed)[reply.request_id] = reply
         else:
-            assert isinstance(reply, Accepted)
+            assert isinstance(reply, Accepted | HealthReply)  # a sign of life, where the stream paused
 
     def flowing(self) -> bool:
         """Every request that has not ended has given tokens."""
