@@ -40,8 +40,8 @@ class Session:
     rows of the last walk by the digest of their prefix."""
 
     __slots__ = (
-        "answered", "apart", "broken", "digests", "epoch", "handle", "last_used_s", "matcher", "plan_digest", "rows", "tokens",
-        "walk", "walking",
+        "answered", "apart", "broken", "digests", "epoch", "handle", "last_used_s", "matcher", "overdue", "plan_digest", "rows",
+        "tokens", "walk", "walking",
     )  # fmt: skip
 
     def __init__(self, handle: int, epoch: int, plan_digest: bytes, matcher: Matcher, now_s: float) -> None:
@@ -58,6 +58,7 @@ class Session:
         self.broken: MaskstreamError | None = None
         self.last_used_s = now_s
         self.apart = False  # slow: stepped alone, after the others
+        self.overdue = False  # its last step was over the hard budget
 
     def accept(self, token_id: int) -> bool:
         """Advances by one token under the mask; False leaves everything as it was (spec 16)."""
