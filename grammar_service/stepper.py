@@ -49,11 +49,11 @@ class Stepper:
     def run(self, jobs: list[Job]) -> Iterator[list[tuple[Session, Answer]]]:
         """Answers in parts: first those of all ordinary sessions, then one part for each that was slow before."""
         together = [job for job in jobs if not job.session.apart]
+        apart = [job for job in jobs if job.session.apart]  # now: a session that turns out to be slow is not stepped twice
         if together:
             yield self._run(together)
-        for job in jobs:
-            if job.session.apart:
-                yield self._run([job])
+        for job in apart:
+            yield self._run([job])
 
     def _run(self, jobs: list[Job]) -> list[tuple[Session, Answer]]:
         started_s, walks = time.perf_counter(), [_Walk(job, self._budget) for job in jobs]
