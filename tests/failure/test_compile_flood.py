@@ -9,7 +9,7 @@ import pytest
 
 from shared.guide import Guide, key_of
 from shared.protocol import Compile, Compiled
-from tests.failure.processes import children
+from tests.failure.processes import children, wait_until
 from tests.grammar_driver import Driver
 from tests.grammar_process import ServiceProcess, serving
 from tests.vocabularies import encode_greedy, qwen, tiny
@@ -57,7 +57,7 @@ def stays_bounded(count: int) -> None:
         assert metric(service, "grammar_cache_bytes") <= CACHE_BYTES
         assert metric(service, "grammar_cache_evictions_total") > count / 2
         assert service.resident_bytes() - resident < CACHE_BYTES + SLACK_BYTES
-        assert service.descriptors() <= descriptors
+        wait_until(lambda: service.descriptors() <= descriptors)  # the last metrics connection closes a moment after its answer
         assert len(children(service.step_pid())) == 1
         again = driver.compile("json_schema", unique(count - 1).text)
         assert again.cached
