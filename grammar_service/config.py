@@ -39,7 +39,7 @@ class GrammarSettings(Settings, frozen=True, kw_only=True):
     compile_spares: Annotated[
         int,
         Meta(
-            description="children forked ahead of the guides they will try; 12 MB each, and one saves a guide that comes alone 15 ms",
+            description="children forked ahead of their guides; 12 MB each, and one saves a guide that comes alone 15 ms",
             ge=0,
             le=16,
         ),
