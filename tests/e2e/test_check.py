@@ -40,7 +40,9 @@ def results(request: pytest.FixtureRequest) -> dict[str, dict]:
             pytest.skip(str(error))
         from gpu_worker.checking.encoders import _shipped_ranks
 
-        tokenizer = str(_shipped_ranks())
+        ranks = _shipped_ranks()
+        assert ranks is not None, "the rank file or tiktoken is not installed"
+        tokenizer = str(ranks)
     done = command("check", str(CASES), "--tokenizer", tokenizer, "--json")
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert lines, done.stderr
