@@ -12,10 +12,11 @@ from collections.abc import Callable
 
 from gpu_worker.config import WorkerSettings
 from gpu_worker.grammar_link import GrammarLink, StepTicket
+from gpu_worker.lifecycle import Lifecycle
 from gpu_worker.outcomes import Outcomes
 from gpu_worker.pipeline import MAX_IN_FLIGHT, Pipeline
 from gpu_worker.request import Request
-from gpu_worker.requests import RequestInProgress, Requests
+from gpu_worker.requests import Requests
 from gpu_worker.sampler.slot_params import SlotSamplingParams
 from gpu_worker.scheduler import Scheduler
 from gpu_worker.sequence import Phase, Sequence
@@ -23,8 +24,7 @@ from gpu_worker.speculation.drafting import Drafting
 from gpu_worker.step_rows import StepRows
 from shared import log, metrics
 from shared.clock import Clock
-from shared.errors import BadRequest, MaskstreamError
-from shared.guide import key_of
+from shared.errors import MaskstreamError
 from shared.mailbox import Mailbox
 
 IDLE_WAIT_S = 0.1
@@ -45,6 +45,10 @@ class Engine:
         self._rows = StepRows(link, scheduler.num_slots, requests.vocabulary.size, self._params, pipeline.row_buffers())
         self._inbox: Mailbox[Callable[[], None]] = Mailbox()
         self._drafting = Drafting(settings.drafter, settings.max_draft_tokens)
+        self._lifecycle = Lifecycle(
+            pipeline, link, scheduler, requests, outcomes, clock,
+            post=self._inbox.put, prepare=lambda sequence: self._drafting.begin(sequence),
+        )  # fmt: skip
         self._in_flight: deque[int] = deque()
         # Drafts follow a golden token that the host knows: the launch before must have ended.
         self._max_in_flight = 1 if self._drafting.max_drafts else MAX_IN_FLIGHT
@@ -60,10 +64,10 @@ class Engine:
         self._thread.start()
 
     def submit(self, request: Request) -> None:
-        self._inbox.put(lambda: self._begin(request))
+        self._inbox.put(lambda: self._lifecycle.begin(request))
 
     def cancel(self, client: bytes, request_id: str) -> None:
-        self._inbox.put(lambda: self._cancel((client, request_id)))
+        self._inbox.put(lambda: self._lifecycle.cancel((client, request_id)))
 
     def close(self) -> None:
         self._stopping.set()
@@ -85,14 +89,15 @@ class Engine:
                 self._turn()
             except Exception:  # a defect: every request in progress fails by name, the loop goes on
                 self._log.exception("step failed")
-                self._fail_all(MaskstreamError("the step failed; the worker's log says why"))
+                self._lifecycle.fail_all(MaskstreamError("the step failed; the worker's log says why"))
             self._outcomes.flush()
-        self._fail_all(MaskstreamError("the worker is stopping"))
+        self._lifecycle.fail_all(MaskstreamError("the worker is stopping"))
         self._outcomes.flush()
 
     def _turn(self) -> None:
-        self._take_inbox()
-        self._expire()
+        for work in self._inbox.take_all():
+            work()
+        self._lifecycle.expire()
         self._place()
         if not self._in_flight and not self._launch():
             self._inbox.wait(self._idle_wait_s())
@@ -105,7 +110,7 @@ class Engine:
         if ticket is not None:
             self._wait(ticket, batch)
         for sequence, outcome in self._rows.take(launch, ticket, batch):
-            self._fail(sequence, self._outcomes.error_of(sequence, outcome))
+            self._lifecycle.fail(sequence, self._outcomes.error_of(sequence, outcome))
         batch = [s for s in batch if s.phase is Phase.DECODING]
         self._pipeline.seal(self._rows.descriptor(launch, batch))
         self._collect(batch)
@@ -122,13 +127,13 @@ class Engine:
             if sequence.phase is not Phase.DECODING:
                 continue  # a sibling's failure has ended its request
             if (broken := result.error or result.slot_errors.get(sequence.slot)) is not None:
-                self._fail(sequence, _named(broken))
+                self._lifecycle.fail(sequence, _named(broken))
                 continue
             error = self._outcomes.commit(sequence, result, self._clock.now_s())
             if error is not None:
-                self._fail(sequence, error)
+                self._lifecycle.fail(sequence, error)
             elif sequence.finish is not None:
-                self._finish(sequence)
+                self._lifecycle.finish(sequence)
             elif sequence.held_since_s is not None and self._held_too_long(sequence):
                 self._suspend(sequence)
 
@@ -144,68 +149,6 @@ class Engine:
         self._in_flight.append(number)
         self._next_launch = number + 1
         return True
-
-    # ---- requests ----
-
-    def _take_inbox(self) -> None:
-        for work in self._inbox.take_all():
-            work()
-
-    def _begin(self, request: Request) -> None:
-        state = self.requests.begin(request)
-        for sequence in state.sequences:
-            self._drafting.begin(sequence)
-        metrics.requests_in_flight.inc()
-        if unsupported := self._pipeline.unsupported(request.params):
-            self._end(state, BadRequest("not on this device's pipeline yet; leave it at its neutral value", field=unsupported[0]))
-            return
-        if request.guide is None:
-            self._enqueue(state)
-            return
-        try:
-            # The request's own deadline ends it; the link's is a second behind, so that the error says "deadline".
-            left_s = request.deadline_s - self._clock.now_s() + 1.0
-            future = self._link.compile(request.guide, client=request.client.hex(), deadline_s=left_s)
-        except MaskstreamError as error:
-            self._end(state, error)
-            return
-        future.add_done_callback(lambda done: self._inbox.put(lambda: self._compiled(state, done.exception() or done.result())))
-
-    def _compiled(self, state: RequestInProgress, answer: object) -> None:
-        if state.request.key not in self.requests.by_key:
-            return  # it ended meanwhile
-        if isinstance(answer, BaseException):
-            self._end(state, answer if isinstance(answer, MaskstreamError) else MaskstreamError(f"compilation failed: {answer!r}"))
-            return
-        state.compiled = answer  # type: ignore[assignment]
-        for sequence in state.sequences:
-            sequence.plan = state.compiled.plan if state.compiled else None
-        self._enqueue(state)
-
-    def _enqueue(self, state: RequestInProgress) -> None:
-        for sequence in state.sequences:
-            if sequence.finish is None:
-                self._open(sequence)
-                self.scheduler.add(sequence)
-        if state.ended():
-            self._end(state, None)
-
-    def _open(self, sequence: Sequence) -> None:
-        guide = sequence.request.guide
-        if sequence.plan is not None and guide is not None:
-            sequence.told = max(len(sequence.tokens) - 1, 0)
-            stop_ids, committed = sorted(sequence.request.end_ids), sequence.tokens[: sequence.told]
-            sequence.session = self._link.open(key_of(guide), sequence.plan, stop_ids, committed)
-
-    def _cancel(self, key: tuple[bytes, str]) -> None:
-        state = self.requests.by_key.get(key)
-        if state is not None and not state.finishing:
-            state.cancelled = True
-            self._end(state, None)
-
-    def _expire(self) -> None:
-        for state in self.requests.expired(self._clock.now_s()):
-            self._end(state, self._outcomes.deadline_error(state))
 
     # ---- sequences ----
 
@@ -240,42 +183,6 @@ class Engine:
         if not any(self._can_run(waiting) for waiting in self.scheduler.waiting):
             return False
         return self._clock.now_s() - (sequence.held_since_s or 0.0) > self._settings.suspend_after_s
-
-    def _finish(self, sequence: Sequence) -> None:
-        self._leave(sequence)
-        state = self.requests.by_key.get(sequence.request.key)
-        if state is not None and state.ended():
-            self._end(state, None)
-
-    def _fail(self, sequence: Sequence, error: MaskstreamError) -> None:
-        state = self.requests.by_key.get(sequence.request.key)
-        if state is not None:
-            self._end(state, error)
-
-    def _leave(self, sequence: Sequence) -> None:
-        """Gives back slot and session."""
-        if sequence.phase is not Phase.ENDED:
-            if sequence.slot >= 0:
-                self._pipeline.release(sequence.slot)
-                self.scheduler.remove(sequence)
-            elif sequence.phase is Phase.WAITING:
-                self.scheduler.remove(sequence)
-            sequence.phase = Phase.ENDED
-        if sequence.session is not None:
-            self._link.close_session(sequence.session)
-            sequence.session = None
-
-    def _end(self, state: RequestInProgress, error: MaskstreamError | None) -> None:
-        """The one ending of a request."""
-        for sequence in state.sequences:
-            self._leave(sequence)
-        state.finishing = True
-        self.requests.end(state)
-        self._outcomes.end(state, error)
-
-    def _fail_all(self, error: MaskstreamError) -> None:
-        for state in list(self.requests.by_key.values()):
-            self._end(state, error)
 
     def _wait(self, ticket: StepTicket, batch: list[Sequence]) -> None:
         """Up to hold_after for the rows of this step; longer where nothing could go on without them."""
