@@ -31,13 +31,15 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
     max_slots: Annotated[int, Meta(description="sequences decoded at once", ge=1, le=1024)] = 8
     max_length: Annotated[int, Meta(description="tokens of a sequence, prompt included", ge=8, le=1 << 20)] = 1024
     prefill_chunk: Annotated[int, Meta(description="prompt tokens of one prefill call", ge=1, le=8192)] = 64
-    max_draft_tokens: Annotated[
-        int, Meta(description="tokens guessed ahead of a sequence in one step, 0: none; on the CPU pipeline", ge=0, le=64)
-    ] = 0
+    max_draft_tokens: Annotated[int, Meta(description="tokens guessed ahead of a sequence in one step, 0: none", ge=0, le=64)] = 0
     drafter: Annotated[
         Literal["ngram", "forced", "ngram+forced", "none"],
         Meta(description="who guesses: prompt lookup, what the grammar forces, or both"),
     ] = "ngram+forced"
+    pinned_memory: Annotated[
+        bool, Meta(description="page-locked memory between host and GPU; without it steps are not captured and slower")
+    ] = True
+    nvtx: Annotated[bool, Meta(description="name the parts of each step for a profiler of NVTX ranges")] = False
     max_waiting: Annotated[int, Meta(description="requests that may wait for a slot; more are answered overloaded", ge=0)] = 256
     max_requests_per_client: Annotated[int, Meta(description="unfinished requests of one connection", ge=1)] = 256
     no_service: Annotated[Literal["wait", "refuse"], Meta(description="guided requests while no grammar service is there")] = "wait"

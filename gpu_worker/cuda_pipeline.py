@@ -1,134 +1,133 @@
-"""CudaPipeline: the step as one captured graph a place of the ring; the device waits for its rows by itself.
+"""CudaPipeline: the step as captured graphs; the device waits for its rows by itself.
 
-One stream keeps the order. ``launch`` replays the graph of its place; the forward runs at once, the memory-wait node holds the rest
-until ``seal`` has written the descriptor and raised the flag, or the watchdog's child process has (then every row holds).
-Nothing here allocates, copies from pageable memory or synchronises after construction: any of these would wait for a flag that only
-this thread can raise.
+One stream keeps the order. ``launch`` replays the graph of its place and shape; the forward runs at once, the memory-wait node
+holds the rest until ``seal`` has written the descriptor and raised the flag, or the watchdog's child process has (then every row
+holds).
+
+A graph is chosen before its descriptor is known, by what the owners of the slots asked for at their admission: the least number of
+slots that holds them all, one position or all of them, and with overlays and log-probabilities only where an owner wants some.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from gpu_worker import ranges
 from gpu_worker.descriptor import Descriptor, LaunchResult
-from gpu_worker.graph import LaunchBuffers, StepBuffers, capture, register_page, run_step, unregister_page
 from gpu_worker.models.base import ModelRunner
 from gpu_worker.pipeline import MAX_IN_FLIGHT, Pipeline
-from gpu_worker.watchdog import LINE, PAGE_BYTES, Watchdog
-from kernels.build import check
-from kernels.step import PinnedDescriptor, PinnedResult, step_set
+from gpu_worker.prompt_scoring import PromptScoring
+from gpu_worker.sampler.logprobs import PromptScores
+from gpu_worker.sealing import Sealed, Sealer
+from gpu_worker.step_buffers import StepShape
+from gpu_worker.step_device import CudaStepDevice, StepDevice, UnpinnedStepDevice
+from gpu_worker.watchdog import Watchdog
+from kernels.step import StepSizes
+from shared import log
 from shared.bitmask import num_words
 from shared.errors import ConfigError
 from shared.sampling_params import SamplingParams
 
-POLL_S = 20e-6
-NEUTRAL = SamplingParams()
-ON_DEVICE = frozenset((
-    "n", "best_of", "temperature", "top_k", "top_p", "min_p", "seed", "deterministic", "max_tokens", "stop",
-    "stop_token_ids", "end_id", "ignore_eos", "include_stop", "detokenize", "skip_special_tokens",
-    "add_special_tokens", "exclude_input_from_output", "truncate_prompt_tokens",
-))  # fmt: skip
-"""Parameters whose work is in the captured step, or needs none there. The others are refused by name until theirs is."""
+POLL_S = 50e-6
 
 
 class CudaPipeline(Pipeline):
-    """The runner must be on a CUDA device and warm. ``eager`` runs the same calls without graphs (a comparison for tests)."""
+    """The runner must be on a CUDA device and warm. ``eager`` runs the same calls without graphs (a comparison for tests); without
+    ``pinned`` no memory is page-locked. Nothing here allocates or synchronises after construction."""
 
-    def __init__(self, runner: ModelRunner, last_resort_s: float = 5.0, *, eager: bool = False) -> None:
-        if runner.device.type != "cuda":
+    def __init__(
+        self, runner: ModelRunner, last_resort_s: float = 5.0, *, eager: bool = False, pinned: bool = True,
+        device: StepDevice | None = None,
+    ) -> None:  # fmt: skip
+        if device is None and runner.device.type != "cuda":
             raise ConfigError(f"the runner is on {runner.device}, not on a CUDA device", field="device")
-        self._runner, self._eager = runner, eager
-        slots, words = runner.max_slots, num_words(runner.vocab_size)
-        self._stream = torch.cuda.Stream(runner.device)
+        self._runner = runner
         self._watchdog = Watchdog(MAX_IN_FLIGHT, last_resort_s)
-        self._page = register_page(self._watchdog.page.address, PAGE_BYTES)
-        self._buffers = StepBuffers.empty(slots, runner.max_width, words, runner.device)
-        self._ring = [
-            LaunchBuffers(PinnedDescriptor.empty(slots, words), PinnedResult.empty(slots), self._page + place * LINE)
-            for place in range(MAX_IN_FLIGHT)
-        ]
+        self._device = device or _make_device(runner, self._watchdog, eager=eager, pinned=pinned)
+        sizes = self._device.sizes
+        self._ring, self._sealer = self._device.ring, Sealer(sizes)
+        self._scoring = PromptScoring(runner, sizes.num_top) if runner.device.type == "cuda" else None
+        self._occupied = np.zeros(sizes.slots, np.bool_)
+        self._wanting = np.zeros(sizes.slots, np.bool_)
         self._launched = self._collected = 0
-        self._context = _current_context()
+        self._shapes: dict[int, StepShape] = {}
+        self._sealed: dict[int, Sealed] = {}
         self._started_s: dict[int, float] = {}
-        self._graphs = self._prepare()
-
-    def _prepare(self) -> list[torch.cuda.CUDAGraph]:
-        """Runs every place once eagerly (kernels loaded, memory in the pool), then captures it. All rows hold: nothing is live."""
-        with torch.cuda.stream(self._stream):
-            for place, launch in enumerate(self._ring):
-                self._watchdog.arm(place, place + 1)
-                self._watchdog.release(place)
-                run_step(self._runner, self._buffers, launch, self._stream)
-                self._stream.synchronize()
-                self._watchdog.done(place, place + 1)
-        self._launched = self._collected = len(self._ring)
-        if self._eager:
-            return []
-        pool = torch.cuda.graph_pool_handle()
-        return [capture(self._runner, self._buffers, launch, self._stream, pool) for launch in self._ring]
 
     def unsupported(self, params: SamplingParams) -> list[str]:
-        changed = [name for name in params.__struct_fields__ if getattr(params, name) != getattr(NEUTRAL, name)]
-        # Texts are ranked by log-probabilities.
-        unranked = ["best_of"] if params.is_ranked and "logprobs" not in ON_DEVICE else []
-        return [name for name in changed if name not in ON_DEVICE] + unranked
+        """Processors run Python on logits between forward and sampling, beams choose among each other's rows: neither is in a
+        captured step."""
+        wanted = {"logits_processors": bool(params.logits_processors), "use_beam_search": params.use_beam_search}
+        return [name for name, asked in wanted.items() if asked]
 
     def row_buffers(self) -> list[NDArray[np.int32]]:
-        return [launch.descriptor.rows.numpy() for launch in self._ring]
-
-    def prefill(self, slot: int, token_ids: Sequence[int], start_position: int) -> None:
-        with torch.cuda.stream(self._stream):
-            self._runner.prefill(slot, token_ids, start_position)
+        return [launch.descriptor["rows"] for launch in self._ring]
 
     def attach(self) -> None:
         """Makes the device current in the calling thread; each thread that calls does so once."""
-        _make_current(self._context)
+        self._device.attach()
 
-    def admit(self, slot: int, epoch: int, golden_token: int, position: int) -> None:
-        step_set(
-            self._buffers.state, slot, token=golden_token, position=position, length=1, epoch=epoch, stream=self._stream.cuda_stream
-        )
+    def prefill(self, slot: int, token_ids: Sequence[int], start_position: int) -> None:
+        self._device.run(lambda: self._runner.prefill(slot, token_ids, start_position))
+
+    def prefill_scored(self, slot: int, token_ids: Sequence[int], start_position: int, scores: PromptScores) -> None:
+        if self._scoring is None:
+            self._device.run(lambda: scores.add(start_position, self._runner.prefill_logits(slot, token_ids, start_position)))
+        else:
+            self._device.run(partial(self._scoring.prefill, slot, token_ids, start_position, scores))
+
+    def admit(self, slot: int, epoch: int, golden_token: int, position: int, *, plain: bool = False) -> None:
+        self._occupied[slot], self._wanting[slot] = True, not plain
+        self._device.set_slot(slot, token=golden_token, position=position, length=1, epoch=epoch)
 
     def release(self, slot: int) -> None:
-        step_set(self._buffers.state, slot, token=0, position=0, length=0, epoch=0, stream=self._stream.cuda_stream)
-        with torch.cuda.stream(self._stream):
-            self._runner.reset(slot)
+        self._occupied[slot] = self._wanting[slot] = False
+        self._sealer.forget(slot)
+        self._device.set_slot(slot, token=0, position=0, length=0, epoch=0)
+        self._device.run(lambda: self._runner.reset(slot))
+
+    def draft(self, slot: int, token_ids: Sequence[int]) -> None:
+        if self._device.sizes.most <= len(token_ids):
+            raise ConfigError(f"{len(token_ids)} drafts, but a forward is {self._device.sizes.most} wide", field="max_draft_tokens")
+        drafts = self._ring[(self._launched + 1) % MAX_IN_FLIGHT].drafts
+        drafts["drafts"][slot, : len(token_ids)] = token_ids
+        drafts["num_drafts"][slot] = len(token_ids)
 
     def launch(self) -> int:
         if self._launched - self._collected >= MAX_IN_FLIGHT:
             raise RuntimeError(f"more than {MAX_IN_FLIGHT} launches in flight")
         self._launched += 1
-        place = self._launched % MAX_IN_FLIGHT
-        self._ring[place].descriptor.sealed[0] = 0
+        place, shape = self._launched % MAX_IN_FLIGHT, self._shape(self._launched)
+        self._shapes[self._launched], self._started_s[self._launched] = shape, time.perf_counter()
+        self._ring[place].descriptor["sealed"][0] = 0
         self._watchdog.arm(place, self._launched)
-        self._started_s[self._launched] = time.perf_counter()
-        with torch.cuda.stream(self._stream):
-            if self._eager:
-                run_step(self._runner, self._buffers, self._ring[place], self._stream)
-            else:
-                self._graphs[place].replay()
+        with ranges.of("forward"):
+            self._device.enqueue(place, shape)
         return self._launched
 
+    def _shape(self, number: int) -> StepShape:
+        """The least that takes every owner, every draft, and what any of them asks for."""
+        owners = np.flatnonzero(self._occupied)
+        least = int(owners[-1]) + 1 if owners.size else 1
+        drafts = int(self._ring[number % MAX_IN_FLIGHT].drafts["num_drafts"].max(initial=0))
+        full = bool(self._wanting.any())
+        return next(s for s in self._device.shapes if s.active >= least and s.width > drafts and s.full == full)
+
     def seal(self, descriptor: Descriptor) -> bool:
-        """Writes the pinned descriptor, its launch number last, and raises the flag."""
-        if not self._collected < descriptor.launch <= self._launched:
+        """Writes the descriptor, its launch number last, and raises the flag."""
+        number = descriptor.launch
+        if not self._collected < number <= self._launched or number in self._sealed:
             return False
-        place = descriptor.launch % MAX_IN_FLIGHT
-        pinned = self._ring[place].descriptor
-        pinned.action.numpy()[:], pinned.epoch.numpy()[:] = descriptor.action, descriptor.epoch
-        if descriptor.rows is not None:
-            for name in ("temperature", "top_k", "top_p", "min_p", "seed", "offset"):
-                getattr(pinned, name).copy_(getattr(descriptor.rows, name))
-        if descriptor.bitmask.data_ptr() != pinned.rows.data_ptr():
-            pinned.rows.copy_(descriptor.bitmask)
-        pinned.sealed[0] = descriptor.launch
-        self._watchdog.release(place)
+        block = self._ring[number % MAX_IN_FLIGHT].descriptor
+        with ranges.of("copy"):
+            self._sealed[number] = self._sealer.write(block, descriptor, self._shapes[number])
+            block["sealed"][0] = number
+            self._device.release(number % MAX_IN_FLIGHT)
         return True
 
     def collect(self, timeout_s: float) -> LaunchResult | None:
@@ -136,41 +135,58 @@ class CudaPipeline(Pipeline):
             return None
         number = self._collected + 1
         place = number % MAX_IN_FLIGHT
-        result, end_s = self._ring[place].result, time.perf_counter() + timeout_s
-        arrived = result.launch.numpy()
-        while arrived[0] != number:
-            if time.perf_counter() > end_s:
+        with ranges.of("sample"):
+            if not self._arrived(number, place, timeout_s):
                 return None
-            time.sleep(POLL_S)
         self._collected = number
         self._watchdog.done(place, number)
-        return self._result(number, result)
+        if self._scoring is not None:
+            self._scoring.take()
+        return self._result(number, place)
 
-    def _result(self, number: int, pinned: PinnedResult) -> LaunchResult:
-        return LaunchResult(
-            number, pinned.token.numpy().copy(), pinned.status.numpy().copy(), pinned.epoch.numpy().copy(),
-            pinned.action.numpy().copy(), forward_s=time.perf_counter() - self._started_s.pop(number),
-        )  # fmt: skip
+    def _arrived(self, number: int, place: int, timeout_s: float) -> bool:
+        end_s, arrived = time.perf_counter() + timeout_s, self._ring[place].result["launch"]
+        if number in self._sealed:
+            self._device.finished(place, timeout_s)
+        while arrived[0] != number:
+            if time.perf_counter() > end_s:
+                return False
+            time.sleep(POLL_S)
+            self._device.turn(place)
+        return True
+
+    def _result(self, number: int, place: int) -> LaunchResult:
+        launch, shape = self._ring[place], self._shapes.pop(number)
+        sealed = self._sealed.pop(number, None) or Sealed(shape)
+        launch.drafts["num_drafts"][:] = 0
+        result = self._sealer.read(number, launch.result, sealed)
+        if sealed.kept:
+            rows = self._device.kept_logits(place, len(sealed.kept))
+            result.logits = {slot: rows[at] for slot, at in sealed.kept.items() if result.token[slot] >= 0}
+        result.forward_s = time.perf_counter() - self._started_s.pop(number)
+        return result
 
     def close(self) -> None:
         """Lets what is in flight hold, waits for it, and gives everything back."""
         for number in range(self._collected + 1, self._launched + 1):
-            self._watchdog.release(number % MAX_IN_FLIGHT)
-        self._stream.synchronize()
+            self._device.release(number % MAX_IN_FLIGHT)
+        self._device.close()
         self._watchdog.close()
-        unregister_page(self._watchdog.page.address)
 
 
-def _current_context() -> Any:
-    from cuda.bindings import driver
+def _make_device(runner: ModelRunner, watchdog: Watchdog, *, eager: bool, pinned: bool) -> StepDevice:
+    sizes, shapes = step_sizes(runner), step_shapes(runner)
+    if pinned:
+        return CudaStepDevice(runner, sizes, shapes, watchdog, MAX_IN_FLIGHT, eager=eager)
+    log.get("pipeline").warning("page-locked memory is off: steps are not captured, and every copy waits for the device")
+    return UnpinnedStepDevice(runner, sizes, shapes, watchdog, MAX_IN_FLIGHT)
 
-    torch.zeros(1, device="cuda")  # makes the primary context if there is none yet
-    result = driver.cuCtxGetCurrent()
-    check(result)
-    return result[1]
+
+def step_sizes(runner: ModelRunner) -> StepSizes:
+    words = num_words(runner.vocab_size)
+    return StepSizes(runner.max_slots, runner.max_width, runner.vocab_size, words, kept=min(runner.max_slots, 16))
 
 
-def _make_current(context: Any) -> None:
-    from cuda.bindings import driver
-
-    check(driver.cuCtxSetCurrent(context))
+def step_shapes(runner: ModelRunner) -> tuple[StepShape, ...]:
+    """Ascending in what they cost: slots first, then positions."""
+    return tuple(StepShape(slots, width, full) for slots, width in sorted(runner.decode_shapes) for full in (False, True))

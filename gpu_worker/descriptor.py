@@ -31,9 +31,9 @@ class Descriptor:
     (SlotAction); ``bitmask`` int32 [slots * T, W], rows s * T and following are the positions of slot s where its action is GUIDED;
     ``rows`` the parameters, a row a slot, of its first position; ``ahead``: those of the drafted positions; ``num_logprobs``
     alternatives are told beside the sampled token, None: no log-probabilities; ``processed`` bool [slots]: the slots that want
-    those of the filtered distribution; ``processing``: rows for logits processors, on the host; ``return_logits``: slots whose
-    logits are told as the model gave them; ``epoch`` int64 [slots] is the owner's epoch: a launch never acts for an owner that has
-    gone.
+    those of the filtered distribution; ``asking`` bool [slots]: the slots that want any (None: all may be told); ``processing``:
+    rows for logits processors, on the host; ``return_logits``: slots whose logits are told as the model gave them; ``epoch`` int64
+    [slots] is the owner's epoch: a launch never acts for an owner that has gone.
     """
 
     launch: int
@@ -44,6 +44,7 @@ class Descriptor:
     overlay: Overlay | None = None
     num_logprobs: int | None = None
     processed: NDArray[np.bool_] | None = None
+    asking: NDArray[np.bool_] | None = None
     processing: list[ProcessedRow] = field(default_factory=list)
     return_logits: list[int] = field(default_factory=list)
     ahead: Ahead | None = None

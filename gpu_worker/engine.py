@@ -10,7 +10,9 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from gpu_worker import ranges
 from gpu_worker.config import WorkerSettings
+from gpu_worker.descriptor import LaunchResult
 from gpu_worker.grammar_link import GrammarLink, StepTicket
 from gpu_worker.lifecycle import Lifecycle
 from gpu_worker.outcomes import Outcomes
@@ -18,6 +20,7 @@ from gpu_worker.pipeline import MAX_IN_FLIGHT, Pipeline
 from gpu_worker.request import Request
 from gpu_worker.requests import Requests
 from gpu_worker.sampler.slot_params import SlotSamplingParams
+from gpu_worker.sampler.tiers import is_plain
 from gpu_worker.scheduler import Scheduler
 from gpu_worker.sequence import Phase, Sequence
 from gpu_worker.speculation.drafting import Drafting
@@ -123,6 +126,10 @@ class Engine:
         metrics.gpu_step_seconds.observe(result.forward_s + result.wait_s)
         metrics.gpu_mask_wait_seconds.observe(result.wait_s)
         metrics.gpu_batch_rows.set(len(batch))
+        with ranges.of("commit"):
+            self._commit(result, batch)
+
+    def _commit(self, result: LaunchResult, batch: list[Sequence]) -> None:
         for sequence in batch:
             if sequence.phase is not Phase.DECODING:
                 continue  # a sibling's failure has ended its request
@@ -170,7 +177,8 @@ class Engine:
 
     def _admit(self, sequence: Sequence) -> None:
         self._params.set(sequence.slot, sequence.epoch, sequence.request.params.resolve(), sequence.seed, sequence.first_offset)
-        self._pipeline.admit(sequence.slot, sequence.epoch, sequence.golden_token, sequence.to_prefill)
+        plain = is_plain(sequence.params) and sequence.num_logprobs is None
+        self._pipeline.admit(sequence.slot, sequence.epoch, sequence.golden_token, sequence.to_prefill, plain=plain)
         sequence.phase, sequence.first_launch = Phase.DECODING, self._next_launch
 
     def _suspend(self, sequence: Sequence) -> None:
@@ -187,7 +195,8 @@ class Engine:
     def _wait(self, ticket: StepTicket, batch: list[Sequence]) -> None:
         """Up to hold_after for the rows of this step; longer where nothing could go on without them."""
         moving = any(not s.guided or s.row_ready for s in batch)
-        ticket.wait(self._settings.hold_after_s if moving else ALL_HELD_WAIT_S, for_held=not moving)
+        with ranges.of("mask wait"):
+            ticket.wait(self._settings.hold_after_s if moving else ALL_HELD_WAIT_S, for_held=not moving)
 
     def _idle_wait_s(self) -> float:
         return min(IDLE_WAIT_S, max(self.requests.next_deadline_s() - self._clock.now_s(), 0.0))

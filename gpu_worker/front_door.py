@@ -48,7 +48,13 @@ class FrontDoor:
         self._outbox: Mailbox[tuple[bytes, WorkerReply]] = Mailbox()
         self._log = log.get("front_door")
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = sockets.bind_router(self._context, settings.client_bind, insecure=settings.insecure, never_stop_input=True)
+        try:
+            bind, insecure = settings.client_bind, settings.insecure
+            self._socket = sockets.bind_router(self._context, bind, insecure=insecure, never_stop_input=True)
+        except MaskstreamError:
+            self._context.term()
+            self._outbox.close()
+            raise
         self.address = sockets.last_endpoint(self._socket)
         self._looked_s = clock.now_s()
         self._sent_s: dict[bytes, float] = {}

@@ -1,4 +1,5 @@
-"""Capture of one whole step: forward, wait for the flag, begin, sample, commit. No Python runs under a replay.
+"""One whole step and its capture: drafts, forward, wait for the flag, begin, sample, verify, tell, commit. No Python runs under a
+replay.
 
 The wait is a pair of memory operations (wait until the flag is 1, write 0), captured from the stream: the reset is what keeps the
 next replay from passing on a stale value. Needs a CUDA device.
@@ -6,66 +7,77 @@ next replay from passing on a stale value. Needs a CUDA device.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from gpu_worker.models.base import ModelRunner
+from gpu_worker.step_buffers import LaunchBuffers, StepShape, StepTensors
 from kernels.build import check
-from kernels.reference import SampleRows
-from kernels.sample import SampleOutput, sample_into
-from kernels.step import PinnedDescriptor, PinnedResult, SlotState, step_begin, step_commit
+from kernels.inputs import GpuInputs
+from kernels.logprobs import logprobs_into
+from kernels.penalties import update_counts
+from kernels.sample import sample_into
+from kernels.step import StepSizes, step_ask, step_begin, step_commit, step_feed, step_tell
+from kernels.verify import match
 
 
-@dataclass(frozen=True, slots=True)
-class StepBuffers:
-    """What the steps of a pipeline share on the device: state, parameters, row status and mask rows, the sampler's output."""
-
-    state: SlotState
-    rows: SampleRows
-    status: torch.Tensor
-    bitmask: torch.Tensor
-    output: SampleOutput
-
-    @classmethod
-    def empty(cls, slots: int, width: int, words: int, device: torch.device) -> StepBuffers:
-        kinds = (torch.float32, torch.int32, torch.float32, torch.float32, torch.int64, torch.int64, torch.int32)
-        return cls(
-            state=SlotState.empty(slots, width, device),
-            rows=SampleRows(*(torch.zeros(slots, dtype=kind, device=device) for kind in kinds)),
-            status=torch.zeros(slots, dtype=torch.int32, device=device),
-            bitmask=torch.zeros((slots, words), dtype=torch.int32, device=device),
-            output=SampleOutput.empty(slots, device),
-        )
+def run_forward(runner: ModelRunner, step: StepTensors, launch: LaunchBuffers, shape: StepShape, stream: int) -> torch.Tensor:
+    """Enqueues the forward of a shape behind its drafts; logits float32 [active * width, V]."""
+    state, active, width = step.state, shape.active, shape.width
+    if width > 1:
+        step_feed(launch.drafts, state, active, stream)
+    logits = runner.decode(state.tokens[:active, :width], state.positions[:active], state.lengths[:active])
+    return logits.reshape(active * width, logits.shape[-1])
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchBuffers:
-    """What belongs to one place of the ring: pinned descriptor and result, and the device address of its flag."""
-
-    descriptor: PinnedDescriptor
-    result: PinnedResult
-    flag_address: int
-
-
-def run_step(runner: ModelRunner, buffers: StepBuffers, launch: LaunchBuffers, stream: torch.cuda.Stream) -> None:
-    """Enqueues one step on the current stream, in the order in which it happens; captured or not, the same calls."""
-    state = buffers.state
-    logits = runner.decode(state.tokens, state.positions, state.lengths)[:, 0]
-    wait_for_flag(launch.flag_address, stream)
-    step_begin(launch.descriptor, state, buffers.rows, buffers.status, buffers.bitmask, stream.cuda_stream)
-    sample_into(
-        buffers.output, logits, buffers.rows, vocab_size=runner.vocab_size, bitmask=buffers.bitmask, row_status=buffers.status
+def run_rest(
+    runner: ModelRunner, step: StepTensors, launch: LaunchBuffers, shape: StepShape, sizes: StepSizes, logits: torch.Tensor,
+    stream: int,
+) -> None:  # fmt: skip
+    """Enqueues what comes behind the flag, in the order in which it happens."""
+    state, rows, out, more, width = step.state, step.rows, step.output, step.more, shape.width
+    step_begin(launch.descriptor, state, rows, more, sizes, width, stream)
+    inputs = GpuInputs(
+        logits, rows.rows, runner.vocab_size, rows.bitmask, rows.index, rows.status, overlay=None if more is None else more.overlay
     )
-    step_commit(state, buffers.output.token, buffers.output.status, launch.result, stream.cuda_stream)
+    sample_into(
+        out, logits, rows.rows, vocab_size=runner.vocab_size, bitmask=rows.bitmask, row_index=rows.index, row_status=rows.status,
+        overlay=inputs.overlay,
+    )  # fmt: skip
+    emitted = None
+    if step.drafts is not None and step.verified is not None:
+        match(step.verified, step.drafts, out.token, out.status)
+        emitted = step.verified.emitted
+    if more is not None and step.told is not None and step.columns is not None:
+        raw, processed = step.columns
+        step_ask(more.asks, out.column, raw, processed, stream)
+        logprobs_into(step.told[0], inputs, raw, "raw", None)
+        logprobs_into(step.told[1], inputs, processed, "processed", out.descriptor)
+        step_tell(step.told, launch.result, launch.descriptor, more, state, out.token, logits, launch.kept, sizes, width, stream)
+    step_commit(state, out.token, out.status, emitted, launch.result, sizes, width, stream)
+    if more is not None:
+        tokens = out.token.view(shape.active, width)
+        update_counts(more.penalties.counts, tokens, state.emitted[: shape.active], more.counted_slot, more.penalties.counted)
 
 
-def capture(runner: ModelRunner, buffers: StepBuffers, launch: LaunchBuffers, stream: torch.cuda.Stream, pool: Any) -> Any:
+def run_step(
+    runner: ModelRunner, step: StepTensors, launch: LaunchBuffers, shape: StepShape, sizes: StepSizes, stream: torch.cuda.Stream
+) -> None:
+    """A whole step on the current stream; captured or not, the same calls."""
+    logits = run_forward(runner, step, launch, shape, stream.cuda_stream)
+    wait_for_flag(launch.flag_address, stream)
+    run_rest(runner, step, launch, shape, sizes, logits, stream.cuda_stream)
+
+
+def capture(
+    runner: ModelRunner, step: StepTensors, launch: LaunchBuffers, shape: StepShape, sizes: StepSizes, stream: torch.cuda.Stream,
+    pool: Any,
+) -> Any:  # fmt: skip
     """A graph of ``run_step``. The runner and every kernel must have run before: nothing may be loaded under capture."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool, stream=stream):
-        run_step(runner, buffers, launch, stream)
+        run_step(runner, step, launch, shape, sizes, stream)
     return graph
 
 

@@ -53,8 +53,9 @@ class Pipeline(ABC):
         raise MaskstreamError("prompt log-probabilities are not on this device's pipeline", field="prompt_logprobs")
 
     @abstractmethod
-    def admit(self, slot: int, epoch: int, golden_token: int, position: int) -> None:
-        """Gives a slot to an owner: the next launch feeds ``golden_token`` at ``position``."""
+    def admit(self, slot: int, epoch: int, golden_token: int, position: int, *, plain: bool = False) -> None:
+        """Gives a slot to an owner: the next launch feeds ``golden_token`` at ``position``. ``plain``: it will want neither overlay
+        nor log-probabilities nor logits."""
 
     @abstractmethod
     def release(self, slot: int) -> None:
@@ -138,7 +139,7 @@ class HostPipeline(Pipeline):
     def prefill_scored(self, slot: int, token_ids: Sequence[int], start_position: int, scores: PromptScores) -> None:
         self._work.put((self._do_prefill, slot, list(token_ids), start_position, scores))
 
-    def admit(self, slot: int, epoch: int, golden_token: int, position: int) -> None:
+    def admit(self, slot: int, epoch: int, golden_token: int, position: int, *, plain: bool = False) -> None:
         self._work.put((self._do_admit, slot, epoch, golden_token, position))
 
     def release(self, slot: int) -> None:

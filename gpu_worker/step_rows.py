@@ -114,10 +114,12 @@ class StepRows:
             if not sequence.guided and sequence.state.mask is not None:
                 self._rows_of(sequence, launch)[:] = sequence.state.mask
         overlay = self._overlay.overlay(sequences)
+        asking = np.zeros(self._slots, np.bool_)
+        asking[[s.slot for s in sequences if s.num_logprobs is not None]] = True
         wanted = [s.num_logprobs for s in sequences if s.num_logprobs is not None]
         return Descriptor(
             launch=launch, action=action, bitmask=torch.from_numpy(self._ring[launch % RING]), epoch=epoch,
-            rows=self._params.rows(position), overlay=overlay, num_logprobs=max(wanted, default=None),
+            rows=self._params.rows(position), overlay=overlay, num_logprobs=max(wanted, default=None), asking=asking,
             ahead=look_ahead(sequences, self._params, position, overlay), processed=self._processed(sequences),
             return_logits=[s.slot for s in sequences if s.params.return_generation_logits],
             processing=[_processing(s) for s in sequences if tier_of(s.params) is Tier.FULL],

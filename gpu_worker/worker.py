@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from gpu_worker import ranges
 from gpu_worker.config import WorkerSettings
 from gpu_worker.engine import Engine
 from gpu_worker.front_door import FrontDoor
 from gpu_worker.grammar_link import GrammarLink, LinkSettings
 from gpu_worker.models.base import ModelRunner, RunnerShape
-from gpu_worker.models.load import load_model, resolve_device
+from gpu_worker.models.load import load_model
 from gpu_worker.models.prepare import default_folder
 from gpu_worker.models.synthetic import SyntheticOptions
 from gpu_worker.outcomes import Outcomes
@@ -23,7 +24,6 @@ from gpu_worker.sampler.logits_processors import load_processors
 from gpu_worker.scheduler import Scheduler
 from shared import log
 from shared.clock import MonotonicClock
-from shared.errors import ConfigError
 from shared.metrics import Endpoint
 from shared.protocol import HealthReply, WorkerReply
 
@@ -45,7 +45,7 @@ class Worker:
         self._model = Model(Path(model).name, loaded.vocabulary, loaded.chat, settings.max_length, defaults, load_processors())
         self._link = GrammarLink(settings.grammar_bind, _link_settings(settings), insecure=settings.insecure, worker=settings.name)
         self._link.start(loaded.vocabulary)
-        self._pipeline = _pipeline(loaded.runner, settings.last_resort_s)
+        self._pipeline = _pipeline(loaded.runner, settings)
         self._outcomes = Outcomes(self._reply_all, self._clock, loaded.vocabulary.size)
         self._engine = Engine(
             settings, self._pipeline, self._link, Scheduler(settings.max_slots, settings.prefill_chunk),
@@ -100,22 +100,22 @@ class Worker:
 
 
 def shape_of(settings: WorkerSettings) -> RunnerShape:
-    """The sizes of the model's forward. Raises ConfigError for drafts on a GPU, whose captured step takes one token a slot."""
+    """The sizes of the model's forward: as many positions as there may be drafts, and the golden token's."""
     drafts = settings.max_draft_tokens if settings.drafter != "none" else 0
-    if drafts and resolve_device(settings.device) != "cpu":
-        raise ConfigError(f"max_draft_tokens has value {drafts}; on a GPU it must be 0", field="max_draft_tokens")
     return RunnerShape(
         max_slots=settings.max_slots, max_length=settings.max_length, max_width=1 + drafts,
         prefill_chunk=min(settings.prefill_chunk, settings.max_length),
     )  # fmt: skip
 
 
-def _pipeline(runner: ModelRunner, last_resort_s: float) -> Pipeline:
+def _pipeline(runner: ModelRunner, settings: WorkerSettings) -> Pipeline:
     if runner.device.type != "cuda":
-        return HostPipeline(runner, last_resort_s)
+        return HostPipeline(runner, settings.last_resort_s)
     from gpu_worker.cuda_pipeline import CudaPipeline
 
-    return CudaPipeline(runner, last_resort_s)
+    if settings.nvtx:
+        ranges.turn_on()
+    return CudaPipeline(runner, settings.last_resort_s, pinned=settings.pinned_memory)
 
 
 def _link_settings(settings: WorkerSettings) -> LinkSettings:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from kernels import beam, bitmask, finish, logprobs, penalties, probability, sample, verify, weights
+from kernels import beam, bitmask, finish, logprobs, penalties, probability, sample, step, verify, weights
 from kernels.build import Variant, load
 
 
 def all_variants() -> list[Variant]:
     """Each variant once, in a fixed order."""
-    groups = (bitmask, sample, logprobs, verify, probability, penalties, finish, beam, weights)
+    groups = (bitmask, sample, logprobs, verify, probability, penalties, finish, beam, weights, step)
     return [variant for group in groups for variant in group.variants()]
 
 

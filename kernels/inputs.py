@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from kernels.reference import Overlay, SampleRows
+from kernels.reference import Overlay, Penalties, SampleRows
 
 
 @dataclass(slots=True)
@@ -23,3 +23,11 @@ class GpuInputs:
     bit_offset: int = 0
     overlay: Overlay | None = None
     keep_ties: bool = False
+
+
+@dataclass(slots=True)
+class CountedPenalties(Penalties):
+    """Penalties whose counts have an index: ``counted`` int32 [S, ceil(V/32)], bit 1 = count above 0. Without it every count is
+    read."""
+
+    counted: Tensor | None = None

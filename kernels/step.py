@@ -3,22 +3,85 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from kernels.block import Block, Fields
 from kernels.build import Variant
+from kernels.inputs import CountedPenalties
 from kernels.launch import I32, I64, P, launch
-from kernels.reference import SampleRows
+from kernels.logprobs import LogprobTensors
+from kernels.reference import Overlay, SampleRows
 
 THREADS = 256
+ASK_RAW, ASK_PROCESSED = 1, 2
+_PARAMETERS = ("temperature", "top_p", "min_p", "top_k", "seed", "offset")
+
+
+@dataclass(frozen=True, slots=True)
+class StepSizes:
+    """``slots`` and ``most`` (T) of the arrays; V ``vocab_size``; ``words`` of a mask row; ``listed``: entries that the lists of
+    bias, of bans and of new counts hold; ``num_top`` alternatives told; ``kept`` rows of logits; ``cached`` mask rows that stay."""
+
+    slots: int
+    most: int
+    vocab_size: int
+    words: int
+    listed: int = 1 << 18
+    num_top: int = 20
+    kept: int = 16
+    cached: int = 0
+
+    @property
+    def rows(self) -> int:
+        return self.slots * self.most
+
+
+def descriptor_fields(s: StepSizes) -> Fields:
+    """A launch's descriptor. ``sealed`` (the launch number) is written last. Of each slot: action (SlotAction), depth (positions
+    that may be sampled), epoch, asks (0, ASK_RAW, ASK_PROCESSED), keep (where its logits go, -1), the penalties and whose counts
+    they read (``penalised``, -1), ``fresh`` (its counts begin anew with ``fresh_*[fresh_start[slot] :]``: count + 2^16 * seen).
+    Parameters [T, slots]. Mask rows [slots * T, words]; ``cached``: the row's place in the cache (-1: none), ``fill``: it is new
+    there. Lists of row r are those from ``bias_from[slot]``, ``ban_from[r]`` on; on the device they lie from ``*_start[r]`` to
+    ``*_start[r + 1]``."""
+    f32, i32, i64 = np.float32, np.int32, np.int64
+    slots, rows, starts, some = (s.slots,), (s.rows,), (s.rows + 1,), (s.listed,)
+    return {
+        "sealed": (i64, (1,)), "action": (i32, slots), "depth": (i32, slots), "epoch": (i64, slots),
+        **{name: (kind, (s.most, s.slots)) for name, kind in zip(_PARAMETERS, (f32, f32, f32, i32, i64, i64), strict=True)},
+        "rows": (i32, (s.rows, s.words)), "cached": (i32, rows), "fill": (i32, rows), "asks": (i32, slots), "keep": (i32, slots),
+        "bias_from": (i32, slots), "bias_start": (i32, starts), "bias_ids": (i32, some), "bias_values": (f32, some),
+        "ban_from": (i32, rows), "ban_start": (i32, starts), "ban_ids": (i32, some),
+        "repetition": (f32, slots), "presence": (f32, slots), "frequency": (f32, slots), "penalised": (i32, slots),
+        "fresh": (i32, slots), "fresh_start": (i32, (s.slots + 1,)), "fresh_ids": (i32, some), "fresh_counts": (i32, some),
+    }  # fmt: skip
+
+
+def draft_fields(s: StepSizes) -> Fields:
+    """Drafts of a launch, written before it: drafts int32 [slots, T - 1], num_drafts int32 [slots]."""
+    return {"drafts": (np.int32, (s.slots, max(s.most - 1, 1))), "num_drafts": (np.int32, (s.slots,))}
+
+
+def result_fields(s: StepSizes) -> Fields:
+    """What a launch did: launch (written last); token and status [T, slots]; action and epoch [slots]; log-probabilities of rows
+    that asked, [T, slots] and [T, slots, n]."""
+    rows, top = (s.most, s.slots), (s.most, s.slots, s.num_top)
+    return {
+        "launch": (np.int64, (1,)), "token": (np.int32, rows), "status": (np.int32, rows), "action": (np.int32, (s.slots,)),
+        "epoch": (np.int64, (s.slots,)), "logprob": (np.float32, rows), "rank": (np.int32, rows), "top_ids": (np.int32, top),
+        "top_logprobs": (np.float32, top),
+    }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class SlotState:
-    """What the device owns of each slot. tokens int64 [slots, T]; positions, lengths, epoch int64 [slots]; counter
-    int64 [1] (the last launch that committed); action int32 [slots] (of the launch at work)."""
+    """What the device owns of each slot. tokens int64 [slots, T]; positions, lengths, epoch int64 [slots]; counter int64 [1] (the
+    last launch that committed); of the launch at work: action, num_drafts, emitted int32 [slots], drafts int32 [slots * (T -
+    1)]."""
 
     tokens: Tensor
     positions: Tensor
@@ -26,81 +89,96 @@ class SlotState:
     epoch: Tensor
     counter: Tensor
     action: Tensor
+    drafts: Tensor
+    num_drafts: Tensor
+    emitted: Tensor
 
     @classmethod
     def empty(cls, slots: int, width: int, device: torch.device) -> SlotState:
         positions, lengths, epoch = (torch.zeros(slots, dtype=torch.int64, device=device) for _ in range(3))
+        action, num_drafts, emitted = (torch.zeros(slots, dtype=torch.int32, device=device) for _ in range(3))
         return cls(
-            tokens=torch.zeros((slots, width), dtype=torch.int64, device=device), positions=positions, lengths=lengths, epoch=epoch,
-            counter=torch.zeros(1, dtype=torch.int64, device=device), action=torch.zeros(slots, dtype=torch.int32, device=device),
+            torch.zeros((slots, width), dtype=torch.int64, device=device), positions, lengths, epoch,
+            torch.zeros(1, dtype=torch.int64, device=device), action,
+            torch.zeros(max(slots * (width - 1), 1), dtype=torch.int32, device=device), num_drafts, emitted,
         )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class PinnedDescriptor:
-    """A launch's descriptor in pinned memory: sealed int64 [1] (the launch number, written last), action int32, epoch int64, the
-    sampling parameters, all [slots]; rows int32 [slots, W]."""
+class StepRowTensors:
+    """What the sampler reads: parameters, status and index of each row, mask rows [rows + cached, words]."""
 
-    sealed: Tensor
-    action: Tensor
-    epoch: Tensor
-    temperature: Tensor
-    top_p: Tensor
-    min_p: Tensor
-    top_k: Tensor
-    seed: Tensor
-    offset: Tensor
-    rows: Tensor
-
-    @classmethod
-    def empty(cls, slots: int, words: int) -> PinnedDescriptor:
-        i32, i64, f32 = torch.int32, torch.int64, torch.float32
-        kinds = {"sealed": i64, "action": i32, "epoch": i64, "temperature": f32, "top_p": f32, "min_p": f32}
-        kinds |= {"top_k": i32, "seed": i64, "offset": i64}
-        made = {name: torch.zeros(1 if name == "sealed" else slots, dtype=kind, pin_memory=True) for name, kind in kinds.items()}
-        return cls(**made, rows=torch.zeros((slots, words), dtype=i32, pin_memory=True))
+    rows: SampleRows
+    status: Tensor
+    index: Tensor
+    bitmask: Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class PinnedResult:
-    """What a launch did, in pinned memory: launch int64 [1] (written last), token, status, action int32 and epoch int64 [slots]."""
+class StepFeatures:
+    """What a step with overlays and log-probabilities has besides: asks int32 [rows], the overlay of its rows with counts uint16
+    and bits by slot, ``counted_slot`` int32 [slots] (-1: its tokens are not counted)."""
 
-    launch: Tensor
-    token: Tensor
-    status: Tensor
-    action: Tensor
-    epoch: Tensor
-
-    @classmethod
-    def empty(cls, slots: int) -> PinnedResult:
-        made = [torch.zeros(size, dtype=kind, pin_memory=True) for kind, size in (
-            (torch.int64, 1), (torch.int32, slots), (torch.int32, slots), (torch.int32, slots), (torch.int64, slots))]  # fmt: skip
-        return cls(*made)
+    asks: Tensor
+    counted_slot: Tensor
+    overlay: Overlay
+    penalties: CountedPenalties
 
 
 class _State(ctypes.Structure):
-    _fields_ = [(name, P) for name in ("tokens", "positions", "lengths", "epoch", "counter", "action")]
+    _fields_ = [(field.name, P) for field in fields(SlotState)]
 
     @classmethod
     def of(cls, state: SlotState) -> _State:
         return cls(*(getattr(state, field.name).data_ptr() for field in fields(state)))
 
 
+_NAMES = tuple(descriptor_fields(StepSizes(1, 1, 1, 1)))
+
+
 class _Descriptor(ctypes.Structure):
-    _fields_ = [(field.name, P) for field in fields(PinnedDescriptor)]
+    _fields_ = [(name, P) for name in _NAMES]
 
 
 class _Rows(ctypes.Structure):
-    _fields_ = [(name, P) for name in ("temperature", "top_p", "min_p", "top_k", "seed", "offset", "status", "bitmask")]
+    _fields_ = [(name, P) for name in (*_PARAMETERS, "status", "index", "bitmask")]
+
+
+class _Features(ctypes.Structure):
+    _fields_ = [(name, P) for name in (
+        "asks", "bias_start", "bias_ids", "bias_values", "ban_start", "ban_ids", "repetition", "presence", "frequency",
+        "penalised", "prefix", "counted_slot", "counts", "seen", "counted")]  # fmt: skip
 
 
 class _Begin(ctypes.Structure):
-    _fields_ = [("descriptor", _Descriptor), ("state", _State), ("rows", _Rows), ("words", I32), ("width", I32)]
+    _fields_ = [("descriptor", _Descriptor), ("state", _State), ("rows", _Rows), ("more", _Features), *(
+        (name, I32) for name in ("words", "slots", "width", "most", "cache", "vocab_size"))]  # fmt: skip
+
+
+class _Feed(ctypes.Structure):
+    _fields_ = [("state", _State), ("drafts", P), ("num_drafts", P), ("slots", I32), ("most", I32)]
+
+
+class _Ask(ctypes.Structure):
+    _fields_ = [*((name, P) for name in ("asks", "column", "raw", "processed")), ("rows", I32), ("pad", I32)]
+
+
+class _Told(ctypes.Structure):
+    _fields_ = [(name, P) for name in ("logprob", "rank", "top_ids", "top_logprobs")]
+
+    @classmethod
+    def of(cls, told: LogprobTensors) -> _Told:
+        return cls(told.logprob.data_ptr(), told.rank.data_ptr(), told.top_ids.data_ptr(), told.top_logprobs.data_ptr())
+
+
+class _Tell(ctypes.Structure):
+    _fields_ = [("raw", _Told), ("processed", _Told), ("to", _Told), *((n, P) for n in ("asks", "token", "keep", "action", "logits",
+                "kept")), ("stride", I64), *((n, I32) for n in ("n", "slots", "width", "vocab_size"))]  # fmt: skip
 
 
 class _Commit(ctypes.Structure):
-    _fields_ = [("state", _State), *((name, P) for name in ("token", "status", "out_token", "out_status", "out_action", "out_epoch",
-                                                            "out_launch")), ("slots", I32), ("width", I32)]  # fmt: skip
+    _fields_ = [("state", _State), *((n, P) for n in ("token", "status", "emitted", "out_token", "out_status", "out_action",
+                "out_epoch", "out_launch")), *((n, I32) for n in ("slots", "active", "width", "most"))]  # fmt: skip
 
 
 class _Set(ctypes.Structure):
@@ -108,35 +186,78 @@ class _Set(ctypes.Structure):
         ("state", _State),
         *((name, I64) for name in ("token", "position", "length", "epoch")),
         ("slot", I32),
-        ("width", I32),
+        ("most", I32),
     ]
 
 
 def variants() -> list[Variant]:
-    return [_variant(name) for name in ("step_begin", "step_commit", "step_set")]
+    return [_variant(f"step_{name}") for name in ("feed", "begin", "ask", "tell", "commit", "set")]
 
 
 def _variant(kernel: str) -> Variant:
     return Variant.of("step.cu", kernel, NT=THREADS)
 
 
+def step_feed(drafts: Block, state: SlotState, active: int, stream: int) -> None:
+    """Before the forward of the first ``active`` slots: their drafts behind their golden tokens."""
+    args = _Feed(_State.of(state), *drafts.addresses(("drafts", "num_drafts")), active, state.tokens.shape[1])
+    launch(_variant("step_feed"), args, grid=(1, 1), block=THREADS, stream=stream)
+
+
 def step_begin(
-    descriptor: PinnedDescriptor, state: SlotState, rows: SampleRows, status: Tensor, bitmask: Tensor, stream: int
+    descriptor: Block, state: SlotState, out: StepRowTensors, more: StepFeatures | None, sizes: StepSizes, width: int, stream: int
 ) -> None:
-    """Behind the wait: actions, parameters and guided rows of this launch, from pinned memory to the device."""
-    slots, width = state.tokens.shape
-    pinned = _Descriptor(*(getattr(descriptor, field.name).data_ptr() for field in fields(descriptor)))
-    names = ("temperature", "top_p", "min_p", "top_k", "seed", "offset")
-    out = _Rows(*(getattr(rows, name).data_ptr() for name in names), status.data_ptr(), bitmask.data_ptr())
-    args = _Begin(pinned, _State.of(state), out, bitmask.shape[1], width)
-    launch(_variant("step_begin"), args, grid=(slots, 1), block=THREADS, stream=stream)
+    """Behind the wait: actions, parameters, guided rows and overlays of this launch, from pinned memory to the device."""
+    count = len(out.rows)
+    rows = _Rows(*(getattr(out.rows, name).data_ptr() for name in _PARAMETERS), *(t.data_ptr() for t in (
+        out.status, out.index, out.bitmask)))  # fmt: skip
+    args = _Begin(
+        _Descriptor(*descriptor.addresses(_NAMES)), _State.of(state), rows, _Features() if more is None else _features(more),
+        sizes.words, sizes.slots, width, sizes.most, sizes.rows, sizes.vocab_size,
+    )  # fmt: skip
+    launch(_variant("step_begin"), args, grid=(count, 1), block=THREADS, stream=stream)
 
 
-def step_commit(state: SlotState, token: Tensor, status: Tensor, result: PinnedResult, stream: int) -> None:
-    """After sampling: commits the slots that got a token and tells the host."""
-    slots, width = state.tokens.shape
-    outs = (result.token, result.status, result.action, result.epoch, result.launch)
-    args = _Commit(_State.of(state), token.data_ptr(), status.data_ptr(), *(out.data_ptr() for out in outs), slots, width)
+def _features(more: StepFeatures) -> _Features:
+    bias, bans, p = more.overlay.bias, more.overlay.bans, more.penalties
+    if bias is None or bans is None or bias.values is None or p.counted is None:
+        raise ValueError("a step with features has lists, counts and their bits")
+    tensors: Sequence[Tensor | None] = (
+        more.asks, bias.start, bias.ids, bias.values, bans.start, bans.ids, p.repetition, p.presence, p.frequency, p.slot,
+        p.prefix, more.counted_slot, p.counts, p.seen, p.counted,
+    )  # fmt: skip
+    return _Features(*(None if tensor is None else tensor.data_ptr() for tensor in tensors))
+
+
+def step_ask(asks: Tensor, column: Tensor, raw: Tensor, processed: Tensor, stream: int) -> None:
+    """Columns int32 [rows] whose log-probabilities of either kind are wanted, -1 where they are not."""
+    rows = raw.numel()
+    args = _Ask(*(t.data_ptr() for t in (asks, column, raw, processed)), rows, 0)
+    launch(_variant("step_ask"), args, grid=(-(-rows // THREADS), 1), block=THREADS, stream=stream)
+
+
+def step_tell(
+    told: tuple[LogprobTensors, LogprobTensors], result: Block, descriptor: Block, more: StepFeatures, state: SlotState,
+    token: Tensor, logits: Tensor, kept: Tensor, sizes: StepSizes, width: int, stream: int,
+) -> None:  # fmt: skip
+    """Log-probabilities (raw, processed) of the rows that asked, and the logits of the slots that keep them."""
+    to = _Told(*result.addresses(("logprob", "rank", "top_ids", "top_logprobs")))
+    pointers = (more.asks.data_ptr(), token.data_ptr(), descriptor.address("keep"), state.action.data_ptr(), logits.data_ptr(),
+                kept.data_ptr())  # fmt: skip
+    args = _Tell(_Told.of(told[0]), _Told.of(told[1]), to, *pointers, logits.stride(0), sizes.num_top, sizes.slots, width,
+                 sizes.vocab_size)  # fmt: skip
+    launch(_variant("step_tell"), args, grid=(logits.shape[0], 1), block=THREADS, stream=stream)
+
+
+def step_commit(
+    state: SlotState, token: Tensor, status: Tensor, emitted: Tensor | None, result: Block, sizes: StepSizes, width: int,
+    stream: int,
+) -> None:  # fmt: skip
+    """After sampling: commits the slots that got tokens and tells the host. ``emitted`` int32 [active]: of a slot's rows."""
+    outs = result.addresses(("token", "status", "action", "epoch", "launch"))
+    pointers = (token.data_ptr(), status.data_ptr(), None if emitted is None else emitted.data_ptr())
+    active = token.numel() // width
+    args = _Commit(_State.of(state), *pointers, *outs, sizes.slots, active, width, sizes.most)
     launch(_variant("step_commit"), args, grid=(1, 1), block=THREADS, stream=stream)
 
 

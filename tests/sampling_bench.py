@@ -49,10 +49,10 @@ class LetterEncoder:
 class TableRunner(ModelRunner):
     """The logits after a token are its line of the table, whatever came before it."""
 
-    def __init__(self, logits: np.ndarray, slots: int, max_length: int = 256) -> None:
+    def __init__(self, logits: np.ndarray, slots: int, max_length: int = 256, device: str = "cpu") -> None:
         shape = RunnerShape(max_slots=slots, max_length=max_length, prefill_chunk=64)
-        super().__init__(shape, logits.shape[1], torch.device("cpu"))
-        self._logits = torch.from_numpy(logits)
+        super().__init__(shape, logits.shape[1], torch.device(device))
+        self._logits = torch.from_numpy(logits).to(device)
 
     def prefill(self, slot, token_ids, start_position, *, last=False):
         self.check_prefill(slot, token_ids, start_position)
@@ -69,12 +69,11 @@ class TableRunner(ModelRunner):
 class TableLink:
     """Answers the walks of a step at once with what ``guides`` (by session) allow after the tokens that were committed."""
 
-    def __init__(self, vocab_size: int) -> None:
-        self._vocab_size = vocab_size
+    def __init__(self) -> None:
         self.guides, self._history = {}, {}
 
     def submit(self, launch, walks, out):
-        ticket = StepTicket(walks, out, self._vocab_size, set())
+        ticket = StepTicket(walks, out, set())
         for walk in walks:
             history = self._history.setdefault(walk.session, [])
             history += walk.committed
@@ -90,16 +89,17 @@ class Bench:
     """Sequences by slot. ``step`` is a step of the loop; what it could not commit is in ``errors`` by slot."""
 
     def __init__(
-        self, logits: np.ndarray | None = None, *, slots: int = 4, runner=None, vocabulary=None, encoder=None, processors=None
-    ):
+        self, logits: np.ndarray | None = None, *, slots: int = 4, runner=None, vocabulary=None, encoder=None, processors=None,
+        pipeline=HostPipeline,
+    ):  # fmt: skip
         self.logits = table() if logits is None else logits
         self.vocabulary = vocabulary or letters()
         self.runner = runner or TableRunner(self.logits, slots)
         self.model = Model(
             "table", self.vocabulary, encoder or LetterEncoder(), self.runner.max_length, processors=processors or {}
         )
-        self.pipeline = HostPipeline(self.runner)
-        self.link = TableLink(self.vocabulary.size)
+        self.pipeline = pipeline(self.runner)
+        self.link = TableLink()
         self.params = SlotSamplingParams(self.runner.max_slots)
         self.rows = StepRows(self.link, self.runner.max_slots, self.vocabulary.size, self.params)
         self.replies = []

@@ -115,7 +115,7 @@ class GrammarLink:
         before the last has.
         Raises BadRequest where the buffer or a walk's place in it is wrong."""
         self._check(walks, out)
-        ticket = StepTicket(walks, out, self.vocab_size, self._held)
+        ticket = StepTicket(walks, out, self._held)
         self._running().post(SubmitStep(step, max(step - 2, 0) if retired_step is None else retired_step, tuple(walks)), ticket)
         return ticket
 

@@ -11,6 +11,7 @@ from concurrent.futures import Future
 
 import zmq
 
+from gpu_worker import ranges
 from gpu_worker.grammar_link.deliveries import Deliveries
 from gpu_worker.grammar_link.events import (
     Action,
@@ -112,7 +113,8 @@ class Pump(threading.Thread):
                 frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
-            self._received(frames)
+            with ranges.of("receive"):
+                self._received(frames)
 
     def _received(self, frames: list[zmq.Frame]) -> None:
         if len(frames) < 2:

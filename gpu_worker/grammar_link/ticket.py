@@ -19,7 +19,7 @@ class StepTicket:
     ``held`` is the link's set of sessions that hold: ``wait`` does not wait for them, ``seal`` brings the set up to date.
     """
 
-    def __init__(self, walks: Sequence[Walk], out: Words, vocab_size: int, held: set[SessionId]) -> None:
+    def __init__(self, walks: Sequence[Walk], out: Words, held: set[SessionId]) -> None:
         self._walks = {walk.session: walk for walk in walks}
         self._out = out
         self._held, self._awaited = held, self._walks.keys() - held

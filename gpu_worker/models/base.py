@@ -63,6 +63,12 @@ class ModelRunner(ABC):
     def prefill_chunk(self) -> int:
         return self.shape.prefill_chunk
 
+    @property
+    def decode_shapes(self) -> tuple[tuple[int, int], ...]:
+        """(slots, positions) that ``decode`` takes, ascending, whose logits are bitwise those of every other. Products of matrices
+        sum in another order when their shape changes, so a model that has some takes the one shape it was made for."""
+        return ((self.max_slots, self.max_width),)
+
     @abstractmethod
     def prefill(self, slot: int, token_ids: Sequence[int], start_position: int, *, last: bool = False) -> torch.Tensor | None:
         """Writes at most ``prefill_chunk`` tokens from ``start_position``; with ``last`` returns logits [V] of the last one."""
@@ -75,11 +81,12 @@ class ModelRunner(ABC):
 
     @abstractmethod
     def decode(self, tokens: torch.Tensor, positions: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """Logits float32 [max_slots, T, V] of one forward over all slots; valid until the next call of this runner.
+        """Logits float32 [B, T, V] of one forward over the first B slots, one of ``decode_shapes``; valid until the next call of
+        this runner.
 
-        ``tokens`` int64 [max_slots, T]; ``positions`` int64 [max_slots], of the first token of each row; ``lengths`` int64
-        [max_slots], live tokens of each row, 0 for a slot that takes no part (its content stays). Logits past a row's
-        length are meaningless. Never waits for the device.
+        ``tokens`` int64 [B, T]; ``positions`` int64 [B], of the first token of each row; ``lengths`` int64 [B], live tokens of each
+        row, 0 for a slot that takes no part (its content stays). Logits past a row's length are meaningless. Never waits for the
+        device.
         """
 
     @abstractmethod
@@ -90,10 +97,11 @@ class ModelRunner(ABC):
         """Runs each shape once, so that the first request pays for no set-up. Empties every slot."""
         for last in (False, True):
             self.prefill(0, [0] * self.prefill_chunk, 0, last=last)
-        zeros = torch.zeros(self.max_slots, dtype=torch.int64, device=self.device)
-        tokens = torch.zeros(self.max_slots, self.max_width, dtype=torch.int64, device=self.device)
-        for length in (0, self.max_width):
-            self.decode(tokens, zeros, zeros + length)
+        for slots, width in self.decode_shapes:
+            zeros = torch.zeros(slots, dtype=torch.int64, device=self.device)
+            tokens = torch.zeros(slots, width, dtype=torch.int64, device=self.device)
+            for length in (0, width):
+                self.decode(tokens, zeros, zeros + length)
         for slot in range(self.max_slots):
             self.reset(slot)
 
@@ -115,7 +123,7 @@ class ModelRunner(ABC):
 
     def check_decode(self, tokens: torch.Tensor, positions: torch.Tensor, lengths: torch.Tensor) -> None:
         """Raises ValueError where a decode does not fit; values are looked at only where that costs no wait (CPU)."""
-        slots, width = self.max_slots, self.max_width
+        slots, width = tokens.shape if tokens.ndim == 2 and tuple(tokens.shape) in self.decode_shapes else self.decode_shapes[-1]
         for name, tensor, shape in (
             ("tokens", tokens, (slots, width)), ("positions", positions, (slots,)), ("lengths", lengths, (slots,)),
         ):  # fmt: skip
@@ -128,8 +136,8 @@ class ModelRunner(ABC):
     def _check_values(self, tokens: torch.Tensor, positions: torch.Tensor, lengths: torch.Tensor) -> None:
         rows = zip(tokens.tolist(), positions.tolist(), lengths.tolist(), strict=True)
         for slot, (row, position, length) in enumerate(rows):
-            if not 0 <= length <= self.max_width:
-                raise ValueError(f"slot {slot}: length {length} is outside [0, {self.max_width}]")
+            if not 0 <= length <= len(row):
+                raise ValueError(f"slot {slot}: length {length} is outside [0, {len(row)}]")
             if length and not 0 <= position <= self.max_length - length:
                 raise ValueError(f"slot {slot}: {length} tokens at {position} leave [0, {self.max_length})")
             if any(not 0 <= token < self.vocab_size for token in row[:length]):

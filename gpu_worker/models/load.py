@@ -111,13 +111,24 @@ def synthetic_vocabulary(text: str) -> Vocabulary:
 
 
 def resolve_device(device: str) -> str:
-    """``auto`` to what is there. Raises ConfigError for a device that is not."""
-    there = torch.cuda.is_available()
-    if device not in ("auto", "cpu", "cuda") or (device == "cuda" and not there):
-        raise ConfigError(
-            f"device has value {device!r}; {'auto, cpu, cuda' if there else 'auto, cpu'} can be used here", field="device"
-        )
-    return ("cuda" if there else "cpu") if device == "auto" else device
+    """``auto`` to what is there. Raises ConfigError for a device that is not, with the reason and what can be done."""
+    if device not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"device has value {device!r}; one of auto, cpu, cuda", field="device")
+    missing = "" if torch.cuda.is_available() else why_no_cuda()
+    if device == "cuda" and missing:
+        raise ConfigError(f"device has value 'cuda', but {missing}; --device cpu runs everything without a GPU", field="device")
+    return ("cpu" if missing else "cuda") if device == "auto" else device
+
+
+def why_no_cuda() -> str:
+    """Why no CUDA device can be used, and what to do."""
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} is built without CUDA: install a build for your CUDA version"
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        return f"CUDA does not start ({str(error).splitlines()[0]}): check the driver with nvidia-smi and CUDA_VISIBLE_DEVICES"
+    return "CUDA sees no device: check the driver with nvidia-smi, CUDA_VISIBLE_DEVICES, and that the container was given the GPU"
 
 
 @contextmanager

@@ -15,6 +15,9 @@ from gpu_worker.models.synthetic_table import LogitTable
 from shared.errors import ConfigError
 from shared.tokenizer import Vocabulary
 
+BATCH_SIZES = (1, 4, 16, 64, 256)
+"""Numbers of slots that have a forward of their own, beside all of them."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SyntheticOptions:
@@ -49,41 +52,64 @@ class SyntheticRunner(ModelRunner):
         self._slot_index = torch.arange(shape.max_slots, device=self.device)
         self._logits = torch.empty(shape.max_slots * shape.max_width, vocabulary.size, device=self.device)
 
+    @property
+    def decode_shapes(self) -> tuple[tuple[int, int], ...]:
+        sizes = [size for size in BATCH_SIZES if size < self.max_slots]
+        return tuple((size, width) for size in (*sizes, self.max_slots) for width in sorted({1, self.max_width}))
+
     @torch.inference_mode()
     def prefill(self, slot: int, token_ids: Sequence[int], start_position: int, *, last: bool = False) -> torch.Tensor | None:
         begun = time.perf_counter()
+        hashes = self._write(slot, token_ids, start_position)
+        out = self._logits_after(hashes[-1:], start_position + len(token_ids)) if last else None
+        self._wait_until(begun)
+        return None if out is None else out[0]
+
+    @torch.inference_mode()
+    def prefill_logits(self, slot: int, token_ids: Sequence[int], start_position: int) -> torch.Tensor:
+        begun = time.perf_counter()
+        out = self._logits_after(self._write(slot, token_ids, start_position), start_position + 1)
+        self._wait_until(begun)
+        return out
+
+    def _write(self, slot: int, token_ids: Sequence[int], start_position: int) -> torch.Tensor:
+        """Hashes int64 [n] after each of the tokens, which now are in the slot."""
         self.check_prefill(slot, token_ids, start_position)
         before = self._hash_before(slot, start_position)
         self._check_prefix(slot, start_position, before)
         known = extend_all(before, token_ids)
         self._prefilled[slot] = (start_position + len(token_ids), known[-1])
         hashes = self._staging.put(known)
-        end = start_position + len(token_ids)
-        self._hashes[slot, start_position:end] = hashes
-        out = torch.empty(1, self.vocab_size, device=self.device) if last else None
-        if out is not None:
-            self._table.fill(out, hashes[-1:], torch.tensor([end], device=self.device))
-        self._wait_until(begun)
-        return None if out is None else out[0]
+        self._hashes[slot, start_position : start_position + len(token_ids)] = hashes
+        return hashes
+
+    def _logits_after(self, hashes: torch.Tensor, first_length: int) -> torch.Tensor:
+        """Logits [n, V] of prefixes that are ``first_length`` long and one more each."""
+        out = torch.empty(len(hashes), self.vocab_size, device=self.device)
+        self._table.fill(out, hashes, torch.arange(first_length, first_length + len(hashes), device=self.device))
+        return out
 
     @torch.inference_mode()
     def decode(self, tokens: torch.Tensor, positions: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         begun = time.perf_counter()
         self.check_decode(tokens, positions, lengths)
-        before = self._hashes[self._slot_index, (positions - 1).clamp(0, self.max_length)]
+        slots, width = tokens.shape
+        index = self._slot_index[:slots]
+        before = self._hashes[index, (positions - 1).clamp(0, self.max_length)]
         current = torch.where(positions > 0, before, self._empty)
         if self.device.type == "cpu":
             for slot in torch.nonzero(lengths).flatten().tolist():
                 self._check_prefix(slot, int(positions[slot]), int(current[slot]))
-        hashes = torch.empty_like(tokens)
-        for j in range(self.max_width):
+        hashes = torch.empty((slots, width), dtype=torch.int64, device=self.device)
+        for j in range(width):
             current = extend(current, tokens[:, j])
-            self._hashes[self._slot_index, torch.where(lengths > j, positions + j, self.max_length)] = current
+            self._hashes[index, torch.where(lengths > j, positions + j, self.max_length)] = current
             hashes[:, j] = current
-        ends = positions[:, None] + torch.arange(1, self.max_width + 1, device=self.device)
-        self._table.fill(self._logits, hashes.flatten(), ends.flatten())
+        ends = positions[:, None] + torch.arange(1, width + 1, device=self.device)
+        out = self._logits[: slots * width]
+        self._table.fill(out, hashes.flatten(), ends.flatten())
         self._wait_until(begun)
-        return self._logits.view(self.max_slots, self.max_width, self.vocab_size)
+        return out.view(slots, width, self.vocab_size)
 
     def reset(self, slot: int) -> None:
         self.check_slot(slot)

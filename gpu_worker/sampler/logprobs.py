@@ -46,15 +46,28 @@ class PromptScores:
         """One for each token after the first, None while some are missing."""
         return None if self.missing else self._entries
 
+    def targets(self, start_position: int, num_tokens: int, num_pending: int = 0) -> tuple[int, list[int]]:
+        """Of ``num_tokens`` tokens written from ``start_position`` on: how many are there already (or ``num_pending``: will be),
+        and the tokens that the others are scored for (none where there is nothing to score)."""
+        known = len(self._entries) + num_pending
+        done = known - start_position
+        return done, [] if done < 0 else self._prompt[known + 1 : start_position + 1 + num_tokens]
+
     def add(self, start_position: int, logits: torch.Tensor) -> None:
         """``logits`` float32 [n, V] of the tokens from ``start_position`` on; what is there already is left alone."""
-        done = len(self._entries) - start_position
-        targets = self._prompt[len(self._entries) + 1 : start_position + 1 + len(logits)]
-        if done < 0 or not targets:
+        done, targets = self.targets(start_position, len(logits))
+        if not targets:
             return
         scored = score(logits[done : done + len(targets)], targets, self._num_logprobs, self._vocab_size)
         if scored.logprob is None or scored.rank is None or scored.top_ids is None or scored.top_logprobs is None:
             raise RuntimeError("the sampler gave no log-probabilities")
-        columns = (scored.logprob.tolist(), scored.rank.tolist(), scored.top_ids.tolist(), scored.top_logprobs.tolist())
-        for token_id, logprob, rank, ids, values in zip(targets, *columns, strict=True):
-            self._entries.append(entry(token_id, logprob, rank, list(zip(ids, values, strict=True))))
+        self.add_scored(targets, scored.logprob, scored.rank, scored.top_ids, scored.top_logprobs)
+
+    def add_scored(
+        self, targets: Sequence[int], logprob: torch.Tensor, rank: torch.Tensor, top_ids: torch.Tensor, top_logprobs: torch.Tensor
+    ) -> None:
+        """The next tokens with what was found for them, [n] and [n, at least the number that was asked for]."""
+        n = self._num_logprobs
+        columns = (logprob.tolist(), rank.tolist(), top_ids[:, :n].tolist(), top_logprobs[:, :n].tolist())
+        for token_id, value, place, ids, values in zip(targets, *columns, strict=True):
+            self._entries.append(entry(token_id, value, place, list(zip(ids, values, strict=True))))

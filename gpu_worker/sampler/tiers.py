@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 
+from gpu_worker.sampler.penalties import has_penalties
 from shared.sampling_params import SamplingParams
 
 
@@ -18,3 +19,11 @@ class Tier(enum.Enum):
 def tier_of(params: SamplingParams) -> Tier:
     """Decided by the request's own parameters: no request moves another (R11)."""
     return Tier.FULL if params.use_beam_search or params.logits_processors else Tier.FAST
+
+
+def is_plain(params: SamplingParams) -> bool:
+    """Whether a text needs no more of a step than parameters and a mask row: no overlay, no logits. Log-probabilities are asked for
+    elsewhere too (ranking)."""
+    if has_penalties(params) or params.logit_bias or params.return_generation_logits:
+        return False
+    return not (params.bad_words or params.no_repeat_ngram_size or params.min_tokens)

@@ -8,7 +8,11 @@ from contextlib import ExitStack
 import msgspec
 import pytest
 
+from gpu_worker.config import WorkerSettings
+from gpu_worker.front_door import FrontDoor
 from shared import protocol
+from shared.clock import MonotonicClock
+from shared.errors import ConfigError
 from shared.protocol import (
     Accepted,
     Cancel,
@@ -23,7 +27,9 @@ from shared.protocol import (
     decode_reply,
     encode,
 )
-from tests.echo import Bench
+from tests.echo import HEALTH, Bench, EchoLoop
+from tests.leaks import held
+from tests.requests_of import make_model
 
 PATIENCE_S = 20.0
 
@@ -267,3 +273,11 @@ def test_a_prompt_that_the_tokenizer_chokes_on(bench, monkeypatch):
     assert (reply.error.code, "ZeroDivisionError" in reply.error.message) == ("internal", True)
     monkeypatch.undo()
     works(bench)
+
+
+def test_an_address_in_use_leaves_nothing_behind(bench):
+    before = held()
+    settings = WorkerSettings(client_bind=bench.door.address)
+    with pytest.raises(ConfigError):
+        FrontDoor(settings, make_model(), EchoLoop(), MonotonicClock(), lambda: HEALTH)
+    assert held().beyond(before) == []

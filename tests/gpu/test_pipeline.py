@@ -186,7 +186,7 @@ def test_the_watchdog_needs_no_interpreter_lock(make: Maker) -> None:
     start(pipeline)
     pipeline.launch()
     finished = torch.cuda.Event(enable_timing=False)
-    with torch.cuda.stream(pipeline._stream):
+    with torch.cuda.stream(pipeline._device.stream):
         finished.record()
     ctypes.PyDLL(None).usleep(2_000_000)  # PyDLL keeps the lock
     assert finished.query()

@@ -54,7 +54,7 @@ def test_a_prefill_that_does_not_fit_is_refused(slot: int, tokens: list[int], st
         ([[0, 0]] * 3, [-1, 0, 0], [1, 0, 0], "1 tokens at -1"),
         ([[0, 0], [0, 300], [0, 0]], [0, 0, 0], [0, 2, 0], "slot 1: a token id"),
         ([[0, 0]] * 2, [0, 0, 0], [1, 0, 0], "tokens must be"),
-        ([[0]] * 3, [0, 0, 0], [1, 0, 0], "tokens must be"),
+        ([[0] * 3] * 3, [0, 0, 0], [1, 0, 0], "tokens must be"),
         ([[0, 0]] * 3, [0, 0], [1, 0, 0], "positions must be"),
     ],
 )

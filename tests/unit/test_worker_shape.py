@@ -1,22 +1,41 @@
-"""The forward's sizes follow from the settings; drafts are refused where the step cannot take them."""
+"""The forward's sizes follow from the settings, on any device; a GPU that is not there is said with the reason."""
 
 import pytest
 import torch
 
 from gpu_worker.config import WorkerSettings
+from gpu_worker.models.load import resolve_device
 from gpu_worker.worker import shape_of
 from shared.errors import ConfigError
 
 
-def test_a_forward_is_as_wide_as_the_drafts():  # spec 24
-    assert shape_of(WorkerSettings(device="cpu", max_draft_tokens=4)).max_width == 5
-    assert shape_of(WorkerSettings(device="cpu", max_draft_tokens=4, drafter="none")).max_width == 1
-    assert shape_of(WorkerSettings(device="cpu")).max_width == 1
+@pytest.mark.parametrize("device", ["auto", "cpu", "cuda"])
+def test_a_forward_is_as_wide_as_the_drafts(device):  # spec 24
+    assert shape_of(WorkerSettings(device=device, max_draft_tokens=4)).max_width == 5
+    assert shape_of(WorkerSettings(device=device, max_draft_tokens=4, drafter="none")).max_width == 1
+    assert shape_of(WorkerSettings(device=device)).max_width == 1
 
 
-def test_drafts_on_a_gpu_are_refused_by_name(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    for device in ("auto", "cuda"):
-        with pytest.raises(ConfigError, match="max_draft_tokens has value 3"):
-            shape_of(WorkerSettings(device=device, max_draft_tokens=3))
-        assert shape_of(WorkerSettings(device=device)).max_width == 1
+@pytest.mark.parametrize(
+    ("built_for", "says"),
+    [
+        (None, "built without CUDA: install a build"),
+        ("13.0", "no device: check the driver with nvidia-smi"),
+        ("broken", "no driver"),
+    ],
+)
+def test_a_gpu_that_is_not_there_is_said_with_the_reason(monkeypatch, built_for, says):
+    def start():
+        if built_for == "broken":
+            raise RuntimeError("Found no driver.\nLong story.")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", built_for)
+    monkeypatch.setattr(torch.cuda, "init", start)
+    with pytest.raises(ConfigError, match=f"device has value 'cuda', but .*{says}.*--device cpu") as raised:
+        resolve_device("cuda")
+    assert raised.value.field == "device"
+    assert "Long story" not in str(raised.value)
+    assert resolve_device("auto") == resolve_device("cpu") == "cpu"
+    with pytest.raises(ConfigError, match="one of auto, cpu, cuda"):
+        resolve_device("tpu")
