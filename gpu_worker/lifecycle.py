@@ -58,7 +58,7 @@ class Lifecycle:
             return
         state.compiled = answer  # type: ignore[assignment]
         for sequence in state.sequences:
-            sequence.plan = state.compiled.plan if state.compiled else None
+            sequence.plan = state.plan()
         self._enqueue(state)
 
     def _enqueue(self, state: RequestInProgress) -> None:

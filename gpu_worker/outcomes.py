@@ -103,12 +103,12 @@ class Outcomes:
         """Sends the one ending, after the validator where the text is to be judged."""
         metrics.requests_in_flight.dec()
         metrics.request_duration_seconds.observe(self._clock.now_s() - state.request.received_s)
-        kind = state.request.guide.kind if state.request.guide else "none"
+        kind = state.request.guide_kind or "none"
         outcome = "cancelled" if state.cancelled else error.code if error else "done"
         metrics.requests_total.labels(kind, outcome).inc()
         if error is not None:
             self._reply(state.request.client, state.failed(error))
-        elif state.request.guide is not None and (state.request.verify or self._must_validate(state)):
+        elif state.request.guide_kind and (state.request.verify or self._must_validate(state)):
             self.flush()  # what was streamed comes before the ending
             self._validators.submit(self._judge, state)
         else:
@@ -121,7 +121,9 @@ class Outcomes:
         valid: list[bool | None] = []
         for sequence in state.chosen:
             try:
-                valid.append(self._validator.is_valid(state.request.guide, sequence.text) if state.request.guide else None)
+                answer = sequence.answer()  # None: the free part has no end
+                guide = state.request.guide
+                valid.append(None if guide is None else answer is not None and self._validator.is_valid(guide, answer))
             except Exception as error:  # a schema that the validator cannot read, or cannot finish, is not the text's fault
                 reason = error.message if isinstance(error, MaskstreamError) else repr(error)
                 state.request.warnings.append(f"the validator could not judge the text: {reason}")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from gpu_worker.reasoning import FREE, gate_of
 from gpu_worker.sampler.admission import make_rules
 from gpu_worker.sampler.finish import FinishRules
 from gpu_worker.sampler.logits_processors import LogitsProcessor, NamedProcessor, chosen
@@ -13,6 +14,7 @@ from gpu_worker.sampler.rules import SamplingRules
 from shared import guide as guides
 from shared import sampling_params
 from shared.errors import BadRequest, ProtocolVersion, TooLarge
+from shared.gate import Gate
 from shared.guide import Guide
 from shared.protocol import MAX_FRAME_BYTES, PROTOCOL_VERSION, Generate
 from shared.sampling_params import SamplingParams
@@ -57,7 +59,8 @@ class Model:
 class Request:
     """One admitted request. ``deadline_s`` and ``received_s`` are on the worker's clock; ``end_ids`` are the tokens that end a text
     by themselves (the request's stop set towards a grammar); ``output_token_ids`` are tokens it came with (continuation);
-    ``rules``: what its parameters forbid, prefer and end. Texts that are ranked at the end are not streamed."""
+    ``rules``: what its parameters forbid, prefer and end; ``gate``: the free part before the guide. Texts that are ranked at the
+    end are not streamed."""
 
     client: bytes
     request_id: str
@@ -74,6 +77,12 @@ class Request:
     rules: SamplingRules
     processors: list[NamedProcessor] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    gate: Gate | None = None
+
+    @property
+    def guide_kind(self) -> str:
+        """Empty without a guide of the client's."""
+        return self.guide.kind if self.guide is not None and self.guide is not FREE else ""
 
     @property
     def key(self) -> tuple[bytes, str]:
@@ -92,6 +101,8 @@ def admit(message: Generate, client: bytes, model: Model, *, now_s: float, deadl
     params = sampling_params.from_mapping(message.sampling_params, model.defaults)
     guide = guides.guide_from_request(message.response_format, message.structured_outputs)
     _check_combination(params, guide)
+    end_ids = _end_ids(params, model.vocabulary)
+    gate = gate_of(message.reasoning, params, model.vocabulary, end_ids)
     rules = _rules(params, model)
     prompt = _prompt_ids(message, params, model)
     room = model.max_length - len(prompt)
@@ -107,7 +118,8 @@ def admit(message: Generate, client: bytes, model: Model, *, now_s: float, deadl
     wanted_s = min(message.deadline_s or deadline_s, max_deadline_s)
     return Request(
         client=client, request_id=message.request_id, prompt_token_ids=prompt, output_token_ids=list(message.output_token_ids),
-        params=params, guide=guide, end_ids=_end_ids(params, model.vocabulary), max_tokens=min(params.max_tokens, room),
+        params=params, guide=FREE if guide is None and gate is not None else guide, gate=gate, end_ids=end_ids,
+        max_tokens=min(params.max_tokens, room),
         stream=message.stream and not params.is_ranked, verify=message.verify, received_s=now_s, deadline_s=now_s + wanted_s,
         rules=rules, processors=chosen(params.logits_processors, model.processors),
     )  # fmt: skip

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from gpu_worker.clients import Key
 from gpu_worker.request import Request
 from gpu_worker.sampler.seeds import SeedSource
 from gpu_worker.sequence import Sequence, make_sequence
 from shared.errors import MaskstreamError
-from shared.protocol import Compiled, Done, Failed, Usage, WireError
+from shared.protocol import Compiled, Done, Failed, Plan, Usage, WireError
 from shared.tokenizer import Vocabulary
 
 
@@ -26,6 +28,11 @@ class RequestInProgress:
 
     def ended(self) -> bool:
         return all(sequence.finish is not None for sequence in self.sequences) or self.cancelled
+
+    def plan(self) -> Plan | None:
+        """The plan of its guide, behind its reasoning gate: the gate is part of the digest, what is compiled is the same."""
+        plan, gate = self.compiled.plan if self.compiled else None, self.request.gate
+        return plan if plan is None or gate is None else msgspec.structs.replace(plan, gate=gate)
 
     @property
     def chosen(self) -> list[Sequence]:
@@ -44,7 +51,7 @@ class RequestInProgress:
             request_id=self.request.request_id,
             choices=[s.choice(judged, rank) for rank, (s, judged) in enumerate(zip(self.chosen, valid, strict=True))],
             usage=self.usage(),
-            guide_kind=self.request.guide.kind if self.request.guide else "",
+            guide_kind=self.request.guide_kind,
             engine=f"{plan.engine} {plan.engine_version}" if plan else "",
             warnings=[*(plan.warnings if plan else []), *self.request.warnings],
             services=services,

@@ -6,6 +6,7 @@ import enum
 from collections import Counter
 from dataclasses import dataclass, field
 
+from gpu_worker.reasoning import Split, split
 from gpu_worker.request import Request
 from gpu_worker.sampler.finish import Finish, FinishRules, StopStrings
 from gpu_worker.sampler.logprobs import PromptScores
@@ -13,6 +14,7 @@ from gpu_worker.sampler.token_state import TokenState
 from gpu_worker.sampler.top_p_decay import TopPDecay
 from gpu_worker.speculation.progress import DraftProgress
 from shared.bitmask import Words
+from shared.gate import Gate
 from shared.protocol import Choice, Delta, Plan, TokenLogprob
 from shared.sampling_params import SamplingParams
 from shared.tokenizer import Detokenizer, Vocabulary, decode
@@ -42,6 +44,7 @@ class Sequence:
     seed: int
     first_offset: int
     rules: FinishRules
+    vocabulary: Vocabulary
     detokenizer: Detokenizer
     stops: StopStrings
     state: TokenState
@@ -163,6 +166,25 @@ class Sequence:
         self.text += self.stops.push(self.detokenizer.flush()) + self.stops.flush()
         return self.prefix + self.text if self.request.params.detokenize else ""
 
+    def answer(self) -> str | None:
+        """The guided part of the text; None while a reasoning gate is open."""
+        if self.request.gate is None:
+            return self.text
+        found = self._split(self.request.gate)
+        return None if found is None else self.text[found.chars :]
+
+    def _split(self, gate: Gate) -> Split | None:
+        return split(gate, self.tokens, self.vocabulary, skip_special_tokens=self.params.skip_special_tokens)
+
+    def _reasoning(self) -> dict[str, int | None]:
+        """What a choice says of it."""
+        if self.request.gate is None:
+            return {}
+        whole = len(self.prefix + self.text)
+        found = self._split(self.request.gate) or Split(len(self.tokens), whole)
+        start = min(len(self.prefix) + found.chars, whole) if self.params.detokenize else None
+        return {"reasoning_tokens": found.tokens, "answer_start": start}
+
     def choice(self, valid: bool | None, rank: int | None = None) -> Choice:
         """The finished text, as the choice of its rank or its own number. A grammar that has come to its end is told apart from a
         stop that came earlier."""
@@ -174,10 +196,11 @@ class Sequence:
             text=self.prefix + self.text if params.detokenize else "",
             token_ids=self.tokens,
             finish_reason=finish.reason if finish else "cancelled",
-            stop_reason="grammar" if reason == "eos" and self.guided else reason,
+            stop_reason="grammar" if reason == "eos" and self.request.guide_kind else reason,
             valid=valid,
             cumulative_logprob=self.cumulative_logprob if self.num_logprobs is not None else None,
             logprobs=self.logprobs if params.logprobs is not None else None,
+            **self._reasoning(),
         )
 
 
@@ -186,6 +209,7 @@ def make_sequence(request: Request, child: int, epoch: int, seed: int, first_off
     params = request.params
     sequence = Sequence(
         request=request, child=child, epoch=epoch, seed=seed, first_offset=first_offset, rules=request.finish_rules(),
+        vocabulary=vocabulary,
         detokenizer=Detokenizer(vocabulary, skip_special_tokens=params.skip_special_tokens),
         stops=StopStrings(params.stop, include_stop=params.include_stop),
         state=TokenState(request.rules, request.prompt_token_ids), top_p=_decay(params), prefix=_prefix(request, vocabulary),

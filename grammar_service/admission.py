@@ -14,6 +14,7 @@ from grammar_service.cache import CompiledGrammar, GrammarCache, NegativeCache
 from grammar_service.compile import Compiled as Finished
 from grammar_service.compile import Compiler, Task
 from grammar_service.config import GrammarSettings, guide_limits
+from grammar_service.gate_table import GateTables
 from grammar_service.isolation import Isolation
 from grammar_service.links import Received
 from grammar_service.peer import UNKNOWN_PLAN, Peer
@@ -26,6 +27,7 @@ from grammar_service.walks import walk
 from grammar_service.watch import BusyMark
 from shared import log
 from shared.errors import BadRequest, MaskstreamError
+from shared.gate import Gate
 from shared.guide import key_of
 from shared.protocol import (
     PROTOCOL_VERSION,
@@ -158,7 +160,8 @@ class Admission:
             vocabulary = from_wire(data, fingerprint)
             self._isolation.load(fingerprint, data)
             rows = RowStore(vocabulary.size, self._settings.row_bytes)
-            return Loaded(fingerprint, vocabulary.size, engines.load(vocabulary, threads=self._threads), rows)
+            loaded = engines.load(vocabulary, threads=self._threads)
+            return Loaded(fingerprint, vocabulary.size, loaded, rows, GateTables(vocabulary))
         except MaskstreamError as error:
             return error
         except Exception as error:  # a worker's bad table must not take the service down
@@ -244,30 +247,31 @@ class Admission:
 
     def _on_open(self, peer: Peer, message: Open) -> None:
         try:
-            plan = peer.plan_of(message)
+            pinned = peer.pinned(message)
         except BadRequest as error:
             self._opened(peer, message, WireError.of(error))
             return
-        grammar = self._cache.get((peer.fingerprint, message.plan_digest))
+        grammar = self._cache.get((peer.fingerprint, pinned.grammar_digest))
         if grammar is not None:
-            self._answer_open(peer, message, grammar)
-        elif plan is None or peer.loaded is None:  # evicted meanwhile: the worker has the plan, nobody else keeps it
+            self._answer_open(peer, message, grammar, pinned.gate)
+        elif pinned.plan is None or peer.loaded is None:  # evicted meanwhile: the worker has the plan, nobody else keeps it
             self._opened(peer, message, UNKNOWN_PLAN)
         else:
-            peer.wait(message)
-            self._submit(peer, Task((peer.fingerprint, message.plan_digest.hex()), peer.worker, peer.loaded, plan), None)
+            peer.wait(message, pinned)
+            key = peer.fingerprint, pinned.grammar_digest.hex()
+            self._submit(peer, Task(key, peer.worker, peer.loaded, pinned.plan), None)
 
     def _opened(self, peer: Peer, message: Open, error: WireError) -> None:
         self._send(peer.link, Opened(handle=message.handle, epoch=message.epoch, error=error))
 
-    def _answer_open(self, peer: Peer, message: Open, grammar: CompiledGrammar) -> None:
-        reply = peer.open(message, grammar, time.monotonic())
+    def _answer_open(self, peer: Peer, message: Open, grammar: CompiledGrammar, gate: Gate | None) -> None:
+        reply = peer.open(message, grammar, time.monotonic(), gate)
         if reply is not None:
             self._send(peer.link, reply)
 
     def _open_waiting(self, peer: Peer, grammar: CompiledGrammar) -> None:
         for waiting in peer.ready(grammar.plan.digest):
-            self._answer_open(peer, waiting.open, grammar)
+            self._answer_open(peer, waiting.open, grammar, waiting.pinned.gate)
             if waiting.entry is not None:
                 step, entry = waiting.entry
                 self._inbox.put(Received(peer.link, Step(step=step, retired_step=0, entries=[entry])))

@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import msgspec
+
 from grammar_service.cache import CompiledGrammar
+from grammar_service.engines.base import Matcher
 from grammar_service.frames import Frames
+from grammar_service.gate import GatedMatcher
 from grammar_service.row_pool import RowPool
 from grammar_service.sessions import Answer, Sessions
 from grammar_service.stepper import Job, Stepper
 from grammar_service.vocabularies import Loaded
 from shared import digest
 from shared.errors import BadRequest, MaskstreamError
+from shared.gate import Gate
 from shared.protocol import Open, Opened, Plan, Step, StepAnswer, StepAnswerEntry, StepEntry, Welcome, WireError, encode
 
 UNKNOWN_PLAN = WireError(code="unknown_plan", message="send the plan along")
+
+
+MAX_GATED = 1_000
+
+
+class Pinned(NamedTuple):
+    """What an Open asks for: the digest of what is compiled, the gate before it, the plan without the gate if it came along."""
+
+    grammar_digest: bytes
+    gate: Gate | None = None
+    plan: Plan | None = None
 
 
 class Waiting(NamedTuple):
     """An Open whose grammar is being compiled, and the newest entry that came for it meanwhile with its step number."""
 
     open: Open
+    pinned: Pinned
     entry: tuple[int, StepEntry] | None = None
 
 
@@ -37,7 +55,7 @@ class Peer:
         self.sessions: Sessions | None = None
         self.stepper: Stepper | None = None
         self.pool = RowPool()
-        self.plans: dict[bytes, Plan] = {}
+        self._gated: OrderedDict[bytes, Pinned] = OrderedDict()  # by the digest of the gated plan; the oldest is forgotten
         self.waiting: dict[int, Waiting] = {}
 
     def is_granted(self, welcome: Welcome) -> bool:
@@ -48,27 +66,33 @@ class Peer:
         """The part of the worker's row pool that may be written, of which nothing is written yet."""
         self.pool = self.pool.grant(welcome.pool_base, welcome.pool_rows)
 
-    def plan_of(self, message: Open) -> Plan | None:
-        """The plan that an Open pins. Raises BadRequest where it is not the one that the digest names."""
-        plan = message.plan or self.plans.get(message.plan_digest)
-        if plan is not None and plan.digest != message.plan_digest:
+    def pinned(self, message: Open) -> Pinned:
+        """What an Open pins. Raises BadRequest where its plan is not the one that the digest names."""
+        plan = message.plan
+        if plan is None:
+            return self._gated.get(message.plan_digest, Pinned(message.plan_digest))
+        if plan.digest != message.plan_digest:
             raise BadRequest("the plan has another digest", field="plan_digest")
-        return plan
+        if plan.gate is not None:
+            self._gated[message.plan_digest] = Pinned(plan.grammar_digest, plan.gate)
+            if len(self._gated) > MAX_GATED:
+                self._gated.popitem(last=False)
+        return Pinned(plan.grammar_digest, plan.gate, msgspec.structs.replace(plan, gate=None))
 
-    def wait(self, message: Open) -> None:
+    def wait(self, message: Open, pinned: Pinned) -> None:
         """Keeps an Open until its grammar is there; a newer epoch takes the place of an older one."""
         known = self.waiting.get(message.handle)
         if known is None or known.open.epoch <= message.epoch:
-            self.waiting[message.handle] = Waiting(message)
+            self.waiting[message.handle] = Waiting(message, pinned)
 
-    def ready(self, plan_digest: bytes) -> list[Waiting]:
-        """The opens that waited for this plan; they wait no more."""
-        found = [waiting for waiting in self.waiting.values() if waiting.open.plan_digest == plan_digest]
+    def ready(self, grammar_digest: bytes) -> list[Waiting]:
+        """The opens that waited for this grammar; they wait no more."""
+        found = [waiting for waiting in self.waiting.values() if waiting.pinned.grammar_digest == grammar_digest]
         for waiting in found:
             del self.waiting[waiting.open.handle]
         return found
 
-    def open(self, message: Open, grammar: CompiledGrammar, now_s: float) -> Opened | None:
+    def open(self, message: Open, grammar: CompiledGrammar, now_s: float, gate: Gate | None = None) -> Opened | None:
         """Opens a session over a compiled grammar; None for a stale epoch."""
         if self.sessions is None or self.loaded is None:
             return Opened(handle=message.handle, epoch=message.epoch, error=UNKNOWN_PLAN)
@@ -77,10 +101,16 @@ class Peer:
             error = BadRequest(f"one or more ids below {width}", field="stop_ids")
             return Opened(handle=message.handle, epoch=message.epoch, error=WireError.of(error))
         try:
-            session = self.sessions.open(message, lambda: grammar.factory.create(message.stop_ids, grammar.plan.after_guide), now_s)
+            session = self.sessions.open(message, lambda: self._matcher(message, grammar, gate), now_s)
         except MaskstreamError as error:
             return Opened(handle=message.handle, epoch=message.epoch, error=WireError.of(error))
         return None if session is None else Opened(handle=message.handle, epoch=message.epoch)
+
+    def _matcher(self, message: Open, grammar: CompiledGrammar, gate: Gate | None) -> Matcher:
+        matcher = grammar.factory.create(message.stop_ids, grammar.plan.after_guide)
+        if gate is None or self.loaded is None or self.loaded.gates is None:
+            return matcher
+        return GatedMatcher.around(matcher, gate, self.loaded.gates.of(gate))
 
     def step(self, message: Step, now_s: float) -> Iterator[list[bytes]]:
         """Runs the entries that can run; answers in parts, as frames. Those that wait for a grammar are kept."""

@@ -73,7 +73,7 @@ class Stepper:
     def _fill_round(self, waiting: list[_Walk]) -> float:
         by_engine: dict[str, list[_Walk]] = {}
         for walk in waiting:
-            if walk.matcher.is_unguided() or walk.matcher.is_terminated():
+            if walk.matcher.makes_row():
                 walk.resume(self._unguided(walk.matcher), self._spender)
             else:
                 by_engine.setdefault(walk.matcher.native.engine, []).append(walk)

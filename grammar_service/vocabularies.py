@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from grammar_service.engines.base import Engine
+from grammar_service.gate_table import GateTables
 from grammar_service.rows import RowStore
 from shared.errors import BadRequest
 from shared.protocol import VocabularyChunk, Welcome
@@ -18,12 +19,13 @@ WINDOW = 4  # chunks asked for ahead of what has arrived
 
 
 class Loaded(NamedTuple):
-    """Engines and rows over one vocabulary."""
+    """Engines, rows and reasoning gates over one vocabulary."""
 
     fingerprint: str
     vocab_size: int
     engines: dict[str, Engine]
     rows: RowStore | None  # None where no session is held (the processes that try guides)
+    gates: GateTables | None = None  # None there too
 
 
 class Assembly:

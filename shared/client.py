@@ -23,78 +23,42 @@ import msgspec
 from shared import protocol
 from shared.connection import Connection
 from shared.errors import BadRequest, TooLarge, WorkerLost
+from shared.gate import Gate
 from shared.protocol import (
     Accepted,
     Cancel,
     ChatMessage,
-    Choice,
     Delta,
     Done,
     Failed,
     Generate,
     Health,
     HealthReply,
-    TokenLogprob,
-    Usage,
 )
+from shared.result import Result as Result
 
 DEFAULT_ADDRESS = "tcp://127.0.0.1:5555"
 ResultT = TypeVar("ResultT")
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished request. ``text``, ``valid`` and so on are those of the first choice."""
-
-    request_id: str
-    choices: list[Choice]
-    usage: Usage
-    guide_kind: str
-    engine: str
-    warnings: list[str]
-    services: list[str]
-    prompt_logprobs: list[TokenLogprob] | None = None
-
-    @property
-    def text(self) -> str:
-        return self.choices[0].text
-
-    @property
-    def token_ids(self) -> list[int]:
-        return self.choices[0].token_ids
-
-    @property
-    def finish_reason(self) -> str:
-        return self.choices[0].finish_reason
-
-    @property
-    def stop_reason(self) -> str | int | None:
-        return self.choices[0].stop_reason
-
-    @property
-    def valid(self) -> bool | None:
-        return self.choices[0].valid
-
-    @classmethod
-    def of(cls, done: Done) -> Result:
-        return cls(**{name: getattr(done, name) for name in cls.__struct_fields__})
-
-
 def make_generate(
     prompt: str | None = None, *, messages: Sequence[Any] | None = None, prompt_token_ids: Sequence[int] | None = None,
     output_token_ids: Sequence[int] = (), schema: Any = None, regex: str | None = None, choice: Sequence[str] | None = None,
-    response_format: dict[str, Any] | None = None, structured_outputs: dict[str, Any] | None = None, stream: bool = True,
+    response_format: dict[str, Any] | None = None, structured_outputs: dict[str, Any] | None = None,
+    reasoning: Gate | dict[str, Any] | None = None, stream: bool = True,
     verify: bool = False, deadline_s: float | None = None, request_id: str | None = None, **sampling_params: Any,
 ) -> Generate:  # fmt: skip
     """A Generate message; ``schema``, ``regex`` and ``choice`` are short for ``structured_outputs``. Other names are parameters."""
     short = {name: value for name, value in (("json", schema), ("regex", regex), ("choice", choice)) if value is not None}
     if short:
         structured_outputs = {**(structured_outputs or {}), **short}
+    gate = msgspec.convert(reasoning, Gate) if isinstance(reasoning, dict) else reasoning
     chat = [m if isinstance(m, ChatMessage) else ChatMessage(**m) for m in messages] if messages is not None else None
     return Generate(
         request_id=request_id or secrets.token_hex(8), prompt=prompt, messages=chat,
         prompt_token_ids=list(prompt_token_ids) if prompt_token_ids is not None else None,
         output_token_ids=list(output_token_ids), sampling_params=sampling_params, response_format=response_format,
-        structured_outputs=structured_outputs, stream=stream, verify=verify, deadline_s=deadline_s,
+        structured_outputs=structured_outputs, reasoning=gate, stream=stream, verify=verify, deadline_s=deadline_s,
     )  # fmt: skip
 
 

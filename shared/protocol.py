@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from shared.decoding import refusal
 from shared.errors import MaskstreamError, from_wire
+from shared.gate import Gate
 from shared.guide import Guide
 from shared.tokenizer import CHUNK_BYTES
 
@@ -80,7 +81,9 @@ class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Generate(Message, tag="generate", frozen=True, kw_only=True):
     """One request. Exactly one of ``prompt``, ``messages``, ``prompt_token_ids``; at most one guide (``response_format`` or
-    ``structured_outputs``). ``sampling_params`` is a map in the names of ``shared/sampling_params.py``. ``output_token_ids``
+    ``structured_outputs``), behind the free part that ``reasoning`` describes.
+
+    ``sampling_params`` is a map in the names of ``shared/sampling_params.py``. ``output_token_ids``
     are tokens the client already has (continuation, R25). ``deadline_s`` counts from receipt."""
 
     request_id: RequestId
@@ -91,6 +94,7 @@ class Generate(Message, tag="generate", frozen=True, kw_only=True):
     sampling_params: Annotated[dict[str, Any], Meta(max_length=64)] = {}
     response_format: Annotated[dict[str, Any], Meta(max_length=64)] | None = None
     structured_outputs: Annotated[dict[str, Any], Meta(max_length=64)] | None = None
+    reasoning: Gate | None = None
     stream: bool = True
     verify: bool = False
     deadline_s: Seconds | None = None
@@ -138,7 +142,9 @@ class Delta(Message, tag="delta", frozen=True, kw_only=True):
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The finished text of one of n. ``stop_reason``: ``grammar``, ``eos``, the stop string or the stop token id."""
+    """The finished text of one of n. ``stop_reason``: ``grammar``, ``eos``, the stop string or the stop token id. With a reasoning
+    gate ``reasoning_tokens`` lead up to the answer, markers included, and it begins at ``answer_start`` of the text; all of them
+    and the text's end where the gate never closed."""
 
     choice: Count
     text: str
@@ -148,6 +154,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     valid: bool | None = None
     cumulative_logprob: Logprob | None = None
     logprobs: Annotated[list[TokenLogprob], Meta(max_length=1 << 18)] | None = None
+    reasoning_tokens: Count | None = None
+    answer_start: Count | None = None
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -217,7 +225,8 @@ WorkerReply = Accepted | Delta | Done | Failed | HealthReply
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """How a guide is enforced. ``grammar_kind`` and ``text`` are what the engine is fed; ``digest`` names the plan: it goes into
-    every prefix digest. ``validate_after``: the finished text must pass the validator (on_unsupported = validate)."""
+    every prefix digest. ``validate_after``: the finished text must pass the validator (on_unsupported = validate). ``gate``: free
+    text comes first; ``grammar_digest`` names the plan without it, since what is compiled is the same."""
 
     engine: Name
     engine_version: Name
@@ -229,12 +238,24 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     validate_after: bool = False
     warnings: Reasons = []
     rewrites: Reasons = []
+    gate: Gate | None = None
 
     @property
     def digest(self) -> bytes:
         """8 bytes over everything that decides the language."""
-        decisive = [self.engine, self.engine_version, self.grammar_kind, self.text, self.options, self.after_guide]
-        return hashlib.blake2b(msgspec.msgpack.encode(decisive, order="sorted"), digest_size=8).digest()
+        return self.grammar_digest if self.gate is None else _digest([*self._decisive, self.gate])
+
+    @property
+    def grammar_digest(self) -> bytes:
+        return _digest(self._decisive)
+
+    @property
+    def _decisive(self) -> list[Any]:
+        return [self.engine, self.engine_version, self.grammar_kind, self.text, self.options, self.after_guide]
+
+
+def _digest(decisive: list[Any]) -> bytes:
+    return hashlib.blake2b(msgspec.msgpack.encode(decisive, order="sorted"), digest_size=8).digest()
 
 
 class Hello(Message, tag="hello", frozen=True, kw_only=True):

@@ -131,7 +131,7 @@ ALIASES: dict[str, str] = {
 # Fields whose work is not there yet: any value but the neutral one is refused by name, never ignored.
 NOT_YET: tuple[str, ...] = (
     "return_context_logits", "use_beam_search", "beam_width_array",
-    "beam_search_diversity_rate", "length_penalty", "early_stopping", "thinking_token_budget",
+    "beam_search_diversity_rate", "length_penalty", "early_stopping",
 )  # fmt: skip
 _DEFAULTS = SamplingParams()
 

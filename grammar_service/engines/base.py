@@ -251,6 +251,10 @@ class Matcher:
         """True once a stop token has ended the guide."""
         return self.ended_at is not None
 
+    def makes_row(self) -> bool:
+        """True where its row needs no engine."""
+        return self.is_terminated() or self.is_unguided()
+
     def is_guided(self) -> bool:
         """True where neither a stop token nor a token after the end has been taken: the native matcher decides."""
         return self.ended_at is None and self._freed_at is None

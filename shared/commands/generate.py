@@ -18,6 +18,7 @@ SHORT_PARAMETERS: tuple[tuple[str, type, str], ...] = (
     ("max_tokens", int, "tokens at most"), ("temperature", float, "0 chooses the likeliest token"),
     ("top_p", float, "least mass of the tokens to choose from"), ("top_k", int, "how many tokens to choose from"),
     ("seed", int, "the same seed gives the same text"), ("n", int, "number of texts"),
+    ("thinking_token_budget", int, "tokens of free text before the end marker is forced"),
 )  # fmt: skip
 
 
@@ -60,6 +61,7 @@ def _flags(program: str) -> Flags:
     flags.add("--output", "text as it comes, or one JSON object", default="text", choices=("text", "json"))
     flags.add("--deadline-s", "when to give up", type=float, metavar="SECONDS")
     flags.add("--param", "sampling parameter, value as JSON", default=[], metavar="NAME=VALUE", action="append")
+    flags.add("--reasoning-end", "free text until this marker, then the guide", metavar="TEXT")
     for name, cast, text in SHORT_PARAMETERS:
         flags.add(f"--{name.replace('_', '-')}", text, type=cast, metavar="VALUE")
     return flags
@@ -76,6 +78,8 @@ def _request(arguments: argparse.Namespace) -> dict[str, Any]:
     guide = _guide(arguments)
     if guide is not None:
         request["structured_outputs"] = guide | ({"engine": arguments.engine} if arguments.engine else {})
+    if arguments.reasoning_end:
+        request["reasoning"] = {"end": arguments.reasoning_end}
     for name, _, _ in SHORT_PARAMETERS:
         if getattr(arguments, name) is not None:
             request[name] = getattr(arguments, name)

@@ -8,7 +8,7 @@ import msgpack
 import msgspec
 import pytest
 
-from shared import digest, errors, protocol
+from shared import digest, errors, gate, protocol
 
 PAGE = (Path(__file__).resolve().parents[2] / "PROTOCOL.md").read_text()
 DECODERS = {
@@ -30,7 +30,7 @@ PARTS = (
     "PoolWrite",
 )
 STRUCTS = {cls.__struct_config__.tag: cls for cls in protocol.Message.__subclasses__()}
-STRUCTS |= {name: getattr(protocol, name) for name in PARTS}
+STRUCTS |= {name: getattr(protocol, name) for name in PARTS} | {"Gate": gate.Gate}
 
 
 def section(name):
@@ -56,7 +56,7 @@ def shown(value):
 
 
 def test_every_message_is_known():
-    assert len(STRUCTS) == 34
+    assert len(STRUCTS) == 35
     assert set(DECODERS) == set(re.findall(r"^#### Bytes of a `(\w+)`$", PAGE, re.MULTILINE))
 
 

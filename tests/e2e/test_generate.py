@@ -228,3 +228,34 @@ async def test_a_killed_worker_is_noticed(tmp_path: Path) -> None:
             rest = await lonely.generate("hello", temperature=1.0, seed=9, max_tokens=100, ignore_eos=True, output_token_ids=had)
             whole = await lonely.generate("hello", temperature=1.0, seed=9, max_tokens=100, ignore_eos=True)
             assert rest.token_ids == whole.token_ids
+
+
+# spec 12 13 R5 R26
+async def test_a_thought_comes_before_the_answer_and_is_not_judged(client: AsyncClient) -> None:
+    gate = {"end": "</think>", "budget": 20}
+    sampling = {"temperature": 1.0, "seed": 21, "max_tokens": 200, "verify": True}
+    result = await client.generate("hello", schema=PERSON, reasoning=gate, **sampling)
+    assert result.reasoning.endswith("</think>") and result.text == result.reasoning + result.answer
+    assert set(json.loads(result.answer)) >= {"name", "age"} and result.valid is True and result.stop_reason == "grammar"
+    marker = (result.choices[0].reasoning_tokens or 0) - 20
+    assert 0 < marker <= len("</think>")
+    cut = 23  # inside the marker, on another session
+    again = await client.generate(
+        "hello", schema=PERSON, reasoning=gate, output_token_ids=result.token_ids[:cut], **sampling
+    )  # fmt: skip
+    assert again.choices[0].token_ids == result.token_ids
+    free = await client.generate("hello", reasoning={"end": "</think>", "start": "<think>", "budget": 3}, **sampling)
+    assert free.reasoning.startswith("<think>") and free.reasoning.endswith("</think>")
+    assert (free.valid, free.guide_kind) == (None, "") and len(free.answer) > 0
+    none = await client.generate("hello", choice=["a", "b"], reasoning={"end": "</think>"}, thinking_token_budget=0, **sampling)
+    assert none.reasoning == "</think>" and none.answer in ("a", "b") and none.valid is True
+    cut_short = await client.generate("hello", choice=["a"], reasoning=gate, **(sampling | {"max_tokens": 5}))
+    assert (cut_short.answer, cut_short.valid, cut_short.finish_reason) == ("", False, "length")
+
+
+# spec 12 13
+async def test_a_gate_that_cannot_be_is_refused_by_name(client: AsyncClient) -> None:
+    wrong = (({"end": "e"}, "reasoning.end"), ({"end": [1 << 20]}, "reasoning.end[0]"), (None, "thinking_token_budget"))
+    for reasoning, field in wrong:
+        error = await refused(client, regex="a", reasoning=reasoning, thinking_token_budget=3)
+        assert (error.code, error.field) == ("bad_request", field)

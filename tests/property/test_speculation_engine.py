@@ -18,6 +18,7 @@ from gpu_worker.requests import Requests
 from gpu_worker.scheduler import Scheduler
 from gpu_worker.speculation import Drafting, ReplayDrafter
 from shared.clock import MonotonicClock
+from shared.gate import Gate
 from shared.protocol import Done, Generate
 from tests.real_services import RealLink
 
@@ -27,7 +28,9 @@ GUIDES = [
     {"json": {"type": "object", "properties": {"yes": {"type": "boolean"}, "n": {"enum": [1, 22, 333]}}, "required": ["yes", "n"]}},
     {"regex": "(ab|cd){1,6}e?"},
     {"grammar": 'root ::= "x" [0-9]{1,5} "y" | "x" [0-9]{1,5}\n'},
+    {"regex": "[ab]{2,9}c"},
 ]
+GATES = {4: Gate(end="\n=", start="(", budget=6)}  # the marker closes inside a block of drafts
 SAMPLINGS = [
     {"temperature": 0},
     {"temperature": 1.0},
@@ -94,7 +97,8 @@ class Bench:
     def submit(self, guide, sampling, **params):
         self.number += 1
         message = Generate(
-            request_id=str(self.number), prompt_token_ids=[70, 71], structured_outputs=GUIDES[guide], stream=False,
+            request_id=str(self.number), prompt_token_ids=[70, 71], structured_outputs=GUIDES[guide], reasoning=GATES.get(guide),
+            stream=False,
             sampling_params={"seed": 3, "max_tokens": MOST} | SAMPLINGS[sampling] | params,
         )  # fmt: skip
         now_s = MonotonicClock().now_s()
@@ -117,7 +121,7 @@ def bench(request, tmp_path_factory):
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
-    guide=st.integers(0, 3), sampling=st.integers(0, 4), wrong=st.sets(st.integers(0, MOST), max_size=10),
+    guide=st.integers(0, 4), sampling=st.integers(0, 4), wrong=st.sets(st.integers(0, MOST), max_size=10),
     tail=st.lists(st.integers(0, 255), max_size=6), copies=st.integers(1, SLOTS - 1),
 )  # fmt: skip
 def test_any_drafts_give_the_same_text(bench, guide, sampling, wrong, tail, copies):  # spec 43 45 125 R6 R18 R19
