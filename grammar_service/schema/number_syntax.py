@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from grammar_service.regex_resolve import whole_language
 from grammar_service.regex_tree import NEVER, Tree, alt, both, cat, chars, literal, negate, rep
+from grammar_service.schema.binary_reading import off_integers, off_value
 from grammar_service.schema.numbers import Numbers
 
 DIGIT = chars((0x30, 0x39))
@@ -50,8 +51,9 @@ def number_tree(case: Numbers) -> Tree | None:
         if multiple is None:
             return None
         parts.append(multiple)
+    parts += _read_in_binary(case, whole=step is not None and step.denominator == 1)
     banned = [literal_spellings(value) for value in sorted(case.excluded)]
-    for other in sorted(case.non_multiples):
+    for other in sorted(case.non_multiples - {1}):
         tree = multiple_tree(other, all_spellings=True)
         if tree is None:
             return None
@@ -110,6 +112,18 @@ def _signed(case: Numbers) -> Tree | None:
         negative = cat(MINUS, _POSITIVE)
         return negative if case.high_open else alt(literal("0"), negative)
     return None
+
+
+def _read_in_binary(case: Numbers, whole: bool) -> list[Tree]:
+    """What keeps a binary reader's rounding from moving a member out of the set: off integers, open bounds and single values."""
+    if whole:
+        return []
+    values = set(case.excluded)
+    values |= {
+        bound for bound, is_open in ((case.low, case.low_open), (case.high, case.high_open)) if bound is not None and is_open
+    }
+    apart = {tree for value in values if (tree := off_value(value)) is not None}
+    return [off_integers(), *apart] if 1 in case.non_multiples else [*apart]
 
 
 def _range(case: Numbers, whole: bool) -> Tree:
