@@ -52,6 +52,19 @@ class Walker(NamedTuple):
         return self.tokens[self.start + step - 1]
 
 
+class Run(NamedTuple):
+    """Microseconds a row of the bare engines and of the service, bytes a row, median of a step."""
+
+    bare_us: float
+    service_us: float
+    num_bytes: float
+    p50_ms: float
+
+    @property
+    def ratio(self) -> float:
+        return self.bare_us / self.service_us
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder, vocabulary_file(Path(folder)) as file:
         bench = StepPath(vocabulary_of_tiktoken(file, VOCAB_SIZE))
@@ -85,16 +98,13 @@ class StepPath:
         return found
 
     def measure(self, sessions: int) -> dict[str, Any]:
-        walkers = self.walkers(sessions)
-        peer = self.peer()
-        empty, empty_bytes, _ = self.run(peer, walkers)
-        pairs = [(self._bare(walkers), self.run(peer, walkers)) for _ in range(REPEATS)]  # in turn: other loads hit both
-        bare = statistics.median(rows for rows, _ in pairs)
-        warm, warm_bytes, step_s = sorted(run for _, run in pairs)[REPEATS // 2]
+        walkers, peer = self.walkers(sessions), self.peer()
+        empty = self.run(peer, walkers)
+        warm = sorted((self.run(peer, walkers) for _ in range(REPEATS)), key=lambda run: run.ratio)[REPEATS // 2]
         return {
-            "sessions": sessions, "bare rows/s": bare, "service rows/s": warm, "ratio": warm / bare, "empty pool": empty / bare,
-            "python us/row": 1e6 / warm - 1e6 / bare, "bytes/row, empty pool": empty_bytes, "warm": warm_bytes,
-            "p50 ms": 1e3 * statistics.median(step_s),
+            "sessions": sessions, "bare rows/s": 1e6 / warm.bare_us, "service rows/s": 1e6 / warm.service_us, "ratio": warm.ratio,
+            "empty pool": empty.ratio, "python us/row": warm.service_us - warm.bare_us,
+            "bytes/row, empty pool": empty.num_bytes, "warm": warm.num_bytes, "p50 ms": warm.p50_ms,
         }  # fmt: skip
 
     def peer(self) -> Peer:
@@ -106,60 +116,85 @@ class StepPath:
         peer.stepper = Stepper(self.engines, rows, Budget(5.0, 5.0))
         return peer
 
-    def _bare(self, walkers: Sequence[Walker]) -> float:
-        """Rows a second of the engines alone: consume the token, fill the batch natively."""
-        matchers = [walker.grammar.factory.create(self.stop_ids).native for walker in walkers]
-        by_engine: dict[str, list[int]] = {}
-        for number, matcher in enumerate(matchers):
-            by_engine.setdefault(matcher.engine, []).append(number)
-        for walker, matcher in zip(walkers, matchers, strict=True):
-            matcher.consume(walker.tokens[: walker.start])
-        out, rows, spent_s = np.zeros((len(walkers), num_words(self.size)), np.int32), 0, 0.0
+    def run(self, peer: Peer, walkers: Sequence[Walker]) -> Run:
+        """Every step of the documents, first by the bare engines, then by the service: other loads hit both."""
+        bare, service = _Bare(self, walkers), _Service(self, peer, walkers)
+        gc.collect()
         for step in range(STEPS):
-            started_s = time.process_time()
-            for name, members in by_engine.items():
-                if step:
-                    for number in members:
-                        matchers[number].consume((walkers[number].token(step),))
-                self.engines[name].fill([matchers[number] for number in members], out)
-                rows += len(members)
-            spent_s += time.process_time() - started_s
-        return rows / spent_s
-
-    def run(self, peer: Peer, walkers: Sequence[Walker]) -> tuple[float, float, list[float]]:
-        """Rows a second of the whole path, bytes a row, seconds of each step."""
-        digests = [self._open(peer, handle, walker) for handle, walker in enumerate(walkers)]
-        answers: list[list[bytes]] = []
-        seconds = []
-        for step in range(STEPS):
-            entries = [self._entry(handle, walker, step, digests) for handle, walker in enumerate(walkers)]
             self._step += 1
-            frame = encode(Step(step=self._step, retired_step=max(self._step - 2, -1), entries=entries))
-            started_s = time.process_time()
-            message = decode_worker(frame)
-            for frames in peer.step(message, time.monotonic()):  # type: ignore[arg-type]
-                answers.append(frames)
-            seconds.append(time.process_time() - started_s)
-        decoded = [entry for frames in answers for entry in decode_service(frames[0]).entries]  # type: ignore[union-attr]
-        if len(decoded) != len(walkers) * STEPS or any(entry.status != StepStatus.OK for entry in decoded):
-            raise SystemExit("a document of the benchmark was refused")
-        num_bytes = sum(len(part) for frames in answers for part in frames)
+            bare.step(step)
+            service.step(step, self._step)
+        service.check()
         peer.close([(handle, 1 << 31) for handle in range(len(walkers))])
-        return len(walkers) * STEPS / sum(seconds), num_bytes / (len(walkers) * STEPS), seconds
+        rows = len(walkers) * STEPS
+        return Run(
+            1e6 * sum(bare.seconds) / rows, 1e6 * sum(service.seconds) / rows, service.num_bytes() / rows,
+            1e3 * statistics.median(service.seconds),
+        )  # fmt: skip
 
-    def _open(self, peer: Peer, handle: int, walker: Walker) -> bytes:
+
+class _Bare:
+    """The engines alone: consume the token, fill the batch natively."""
+
+    def __init__(self, bench: StepPath, walkers: Sequence[Walker]) -> None:
+        self._engines, self._walkers = bench.engines, walkers
+        self._matchers = [walker.grammar.factory.create(bench.stop_ids).native for walker in walkers]
+        self._by_engine: dict[str, list[int]] = {}
+        for number, (walker, matcher) in enumerate(zip(walkers, self._matchers, strict=True)):
+            self._by_engine.setdefault(matcher.engine, []).append(number)
+            matcher.consume(walker.tokens[: walker.start])
+        self._out = np.zeros((len(walkers), num_words(bench.size)), np.int32)
+        self.seconds: list[float] = []
+
+    def step(self, step: int) -> None:
+        started_s = time.process_time()
+        for name, members in self._by_engine.items():
+            if step:
+                for number in members:
+                    self._matchers[number].consume((self._walkers[number].token(step),))
+            self._engines[name].fill([self._matchers[number] for number in members], self._out)
+        self.seconds.append(time.process_time() - started_s)
+
+
+class _Service:
+    """The whole path: what a worker sends, to what it is sent back."""
+
+    def __init__(self, bench: StepPath, peer: Peer, walkers: Sequence[Walker]) -> None:
+        self._peer, self._walkers = peer, walkers
+        self._digests = [self._open(bench.stop_ids, handle, walker) for handle, walker in enumerate(walkers)]
+        self._answers: list[list[bytes]] = []
+        self.seconds: list[float] = []
+
+    def step(self, step: int, number: int) -> None:
+        entries = [self._entry(handle, walker, step) for handle, walker in enumerate(self._walkers)]
+        frame = encode(Step(step=number, retired_step=max(number - 2, -1), entries=entries))
+        started_s = time.process_time()
+        message = decode_worker(frame)
+        for frames in self._peer.step(message, time.monotonic()):  # type: ignore[arg-type]
+            self._answers.append(frames)
+        self.seconds.append(time.process_time() - started_s)
+
+    def check(self) -> None:
+        """Raises SystemExit where a row is missing."""
+        decoded = [entry for frames in self._answers for entry in decode_service(frames[0]).entries]  # type: ignore[union-attr]
+        if len(decoded) != len(self._walkers) * STEPS or any(entry.status != StepStatus.OK for entry in decoded):
+            raise SystemExit("a document of the benchmark was refused")
+
+    def num_bytes(self) -> int:
+        return sum(len(part) for frames in self._answers for part in frames)
+
+    def _open(self, stop_ids: list[int], handle: int, walker: Walker) -> bytes:
         plan, committed = walker.grammar.plan.digest, walker.tokens[: walker.start]
-        message = Open(handle=handle, epoch=1, plan_digest=plan, stop_ids=self.stop_ids, committed=committed)
-        peer.open(message, walker.grammar, time.monotonic())
+        message = Open(handle=handle, epoch=1, plan_digest=plan, stop_ids=stop_ids, committed=committed)
+        self._peer.open(message, walker.grammar, time.monotonic())
         return digest.chain(plan, committed)[-1]
 
-    @staticmethod
-    def _entry(handle: int, walker: Walker, step: int, digests: list[bytes]) -> StepEntry:
+    def _entry(self, handle: int, walker: Walker, step: int) -> StepEntry:
         committed = [walker.token(step - 1)] if step > 1 else []
         for token in committed:
-            digests[handle] = digest.extend(digests[handle], token)
+            self._digests[handle] = digest.extend(self._digests[handle], token)
         path = [walker.token(step)] if step else []
-        return StepEntry(handle, 1, step, walker.start + max(step - 1, 0), digests[handle], committed, path)
+        return StepEntry(handle, 1, step, walker.start + max(step - 1, 0), self._digests[handle], committed, path)
 
 
 if __name__ == "__main__":

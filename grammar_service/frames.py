@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from grammar_service.row_pool import Place, RowPool
 from grammar_service.rows import Row
 from shared.bitmask import RowKind
@@ -20,14 +18,18 @@ class Frames:
         self.writes: list[PoolWrite] = []
         self._pool = pool
         self._index: dict[Row, int] = {}
+        self._wires: dict[Row, WireRow] = {}
 
-    def wire(self, rows: Sequence[Row], stop_ids: frozenset[int]) -> list[WireRow]:
-        """Wire rows of one session, whose stop set is ``stop_ids``."""
-        return [self._one(row, stop_ids) for row in rows]
-
-    def _one(self, row: Row, stop_ids: frozenset[int]) -> WireRow:
+    def wire(self, row: Row, stop_ids: frozenset[int]) -> WireRow:
+        """The wire row for a session whose stop set is ``stop_ids``."""
         if row.id_set and row.id_set == stop_ids:
             return _STOP_ONLY
+        wire = self._wires.get(row)
+        if wire is None:
+            wire = self._wires[row] = self._new(row)
+        return wire
+
+    def _new(self, row: Row) -> WireRow:
         if row.pooled and (place := self._pool.get(row) or self._written(row)) is not None:
             return place.wire
         return row.inline or WireRow(RowKind.DENSE, self._frame(row))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -12,15 +12,18 @@ from grammar_service.cache import CompiledGrammar
 from grammar_service.engines.base import Matcher
 from grammar_service.frames import Frames
 from grammar_service.gate import GatedMatcher
+from grammar_service.golden import plain_ones
 from grammar_service.row_pool import RowPool
-from grammar_service.sessions import Answer, Sessions
+from grammar_service.rows import Row
+from grammar_service.sessions import Answer, Session, Sessions
 from grammar_service.stepper import Job, Stepper
 from grammar_service.vocabularies import Loaded
 from shared import digest
 from shared.errors import BadRequest, MaskstreamError
 from shared.gate import Gate
-from shared.protocol import Open, Opened, Plan, Step, StepAnswer, StepAnswerEntry, StepEntry, Welcome, WireError, encode
+from shared.protocol import Open, Opened, Plan, Step, StepAnswer, StepAnswerEntry, StepEntry, StepStatus, Welcome, WireError, encode
 
+OK = int(StepStatus.OK)
 UNKNOWN_PLAN = WireError(code="unknown_plan", message="send the plan along")
 
 
@@ -117,26 +120,35 @@ class Peer:
         if self.sessions is None or self.stepper is None:
             return
         self.pool.begin(message.step, message.retired_step)
-        entries: dict[int, StepEntry] = {}
+        fresh = self._fresh(message)
+        plain, left = plain_ones(self.sessions, fresh.values())
+        advanced = self.stepper.advance(plain, left, now_s)
         jobs: list[Job] = []
         at_once: list[tuple[StepEntry, Answer]] = []
-        for entry in message.entries:
-            if entry.handle in entries:
-                continue  # one walk a session and step: an engine does not survive two on one matcher
-            waiting = self.waiting.get(entry.handle)
-            if waiting is not None and waiting.open.epoch == entry.epoch:
-                self.waiting[entry.handle] = waiting._replace(entry=(message.step, entry))
-                continue
+        for entry in left:
             outcome = self.sessions.step(entry, now_s)
             if isinstance(outcome, Answer):
                 at_once.append((entry, outcome))
             elif outcome is not None and (session := self.sessions.get(entry.handle)) is not None:
-                entries[entry.handle] = entry
                 jobs.append(Job(session, outcome))
         if at_once:
-            yield self._encode(message.step, at_once)
-        for part in self.stepper.run(jobs):
-            yield self._encode(message.step, [(entries[session.handle], answer) for session, answer in part])
+            frames = Frames(self.pool)
+            entries = [_entry(entry, answer, frames, self._stops(entry.handle)) for entry, answer in at_once]
+            yield _answer(message.step, entries, frames)
+        for part in self.stepper.run(jobs, advanced):
+            yield self._encode(message.step, part)
+
+    def _fresh(self, message: Step) -> dict[int, StepEntry]:
+        """The first entry of each session: an engine does not survive two walks on one matcher. One whose grammar is awaited is
+        kept for later."""
+        fresh = {entry.handle: entry for entry in message.entries}
+        if len(fresh) < len(message.entries):
+            fresh.update((entry.handle, entry) for entry in reversed(message.entries))
+        for handle in self.waiting.keys() & fresh.keys():
+            waiting = self.waiting[handle]
+            if waiting.open.epoch == fresh[handle].epoch:
+                self.waiting[handle] = waiting._replace(entry=(message.step, fresh.pop(handle)))
+        return fresh
 
     def close(self, sessions: list[tuple[int, int]]) -> None:
         """Ends sessions, those that still wait for their grammar included."""
@@ -157,17 +169,35 @@ class Peer:
         """Sessions open here."""
         return len(self.sessions) if self.sessions is not None else 0
 
-    def _encode(self, step: int, answers: list[tuple[StepEntry, Answer]]) -> list[bytes]:
-        frames = Frames(self.pool)
-        entries = [self._entry(entry, answer, frames) for entry, answer in answers]
-        return [encode(StepAnswer(step=step, entries=entries, writes=frames.writes)), *frames.frames]
+    def _stops(self, handle: int) -> frozenset[int]:
+        session = self.sessions.get(handle) if self.sessions is not None else None
+        return session.matcher.stop_ids if session is not None else frozenset()
 
-    def _entry(self, entry: StepEntry, answer: Answer, frames: Frames) -> StepAnswerEntry:
-        session = self.sessions.get(entry.handle) if self.sessions is not None else None
-        stop_ids = session.matcher.stop_ids if session is not None else frozenset()
-        return StepAnswerEntry(
-            entry.handle, entry.epoch, entry.sequence_number,
-            digest.of_walk(entry.prefix_digest, entry.path, entry.parents),
-            int(answer.status), answer.num_advanced, len(answer.rows), frames.wire(answer.rows, stop_ids),
-            list(answer.forced), WireError.of(answer.error) if answer.error is not None else None,
-        )  # fmt: skip
+    def _encode(self, step: int, answers: Sequence[tuple[Session, Answer | Row]]) -> list[bytes]:
+        """Answers to the entries that the sessions walked."""
+        frames = Frames(self.pool)
+        entries: list[StepAnswerEntry] = []
+        for session, answer in answers:
+            entry = session.walking
+            if entry is None:
+                continue
+            if isinstance(answer, Row):
+                wire = frames.wire(answer, session.matcher.stop_ids)
+                walked = session.digests[-1]
+                entries.append(StepAnswerEntry(entry.handle, entry.epoch, entry.sequence_number, walked, OK, 1, 1, [wire]))
+            else:
+                entries.append(_entry(entry, answer, frames, session.matcher.stop_ids))
+        return _answer(step, entries, frames)
+
+
+def _answer(step: int, entries: list[StepAnswerEntry], frames: Frames) -> list[bytes]:
+    return [encode(StepAnswer(step=step, entries=entries, writes=frames.writes)), *frames.frames]
+
+
+def _entry(entry: StepEntry, answer: Answer, frames: Frames, stop_ids: frozenset[int]) -> StepAnswerEntry:
+    rows = [frames.wire(row, stop_ids) for row in answer.rows]
+    return StepAnswerEntry(
+        entry.handle, entry.epoch, entry.sequence_number, digest.of_walk(entry.prefix_digest, entry.path, entry.parents),
+        answer.status, answer.num_advanced, len(rows), rows, list(answer.forced),
+        WireError.of(answer.error) if answer.error is not None else None,
+    )  # fmt: skip

@@ -7,6 +7,7 @@ against an adversary: on a hit the words are compared.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 import numpy as np
 import xxhash
@@ -20,9 +21,10 @@ POOLED_IDS = 4  # a reference takes 10 bytes
 
 class Row:
     """An immutable row: ``words`` int32 [ceil(V / 32)] over ``data``, its kind (never STOP_ONLY), the ids of a small one, and how
-    it travels inline (None: its words in a frame). ``pooled``: a reference to it is shorter."""
+    it travels inline (None: its words in a frame). ``pooled``: a reference to it is shorter. ``plain``: it allows two tokens or
+    more."""
 
-    __slots__ = ("alive", "data", "id_set", "ids", "inline", "kind", "pooled", "words")
+    __slots__ = ("alive", "data", "id_set", "ids", "inline", "kind", "plain", "pooled", "words")
 
     def __init__(self, data: bytes, vocab_size: int) -> None:
         self.data = data
@@ -30,6 +32,7 @@ class Row:
         self.alive = is_alive(self.words, vocab_size)
         encoded = encode(self.words, vocab_size, _NO_STOPS)
         self.kind = encoded.kind
+        self.plain = self.alive and self.kind is not RowKind.SINGLE
         self.id_set = frozenset(encoded.ids)
         self.ids = np.asarray(encoded.ids, dtype="<i4").tobytes() if encoded.kind is RowKind.SPARSE else b""
         self.inline = _inline(self)
@@ -67,6 +70,9 @@ class RowStore:
         if row is not None and row.data == data:
             self._rows.move_to_end(key)
             return row
+        return self._add(key, data)
+
+    def _add(self, key: bytes, data: bytes) -> Row:
         row = Row(data, self.vocab_size)
         replaced = self._rows.get(key)  # a collision: the newer row takes the place
         self.num_bytes += _size(row) - (_size(replaced) if replaced else 0)
@@ -74,6 +80,20 @@ class RowStore:
         while self.num_bytes > self._max_bytes and len(self._rows) > 1:
             self.num_bytes -= _size(self._rows.popitem(last=False)[1])
         return row
+
+    def intern_all(self, rows: Sequence[memoryview]) -> list[Row]:
+        """``intern`` for the bytes of a row each."""
+        known, move_to_end, key_of = self._rows, self._rows.move_to_end, xxhash.xxh3_128_digest
+        found = []
+        for view in rows:
+            key = key_of(view)
+            row = known.get(key)
+            if row is None or row.data != view.tobytes():
+                row = self._add(key, view.tobytes())
+            else:
+                move_to_end(key)
+            found.append(row)
+        return found
 
     def without(self, row: Row, token_id: int) -> Row:
         """The row with one token forbidden."""

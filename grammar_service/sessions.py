@@ -28,20 +28,15 @@ class Answer(NamedTuple):
     error: MaskstreamError | None = None
 
 
-class TargetWalk(NamedTuple):
-    """The last target walk, for the cross-check of the verifier's count."""
-
-    base_length: int
-    num_advanced: int
-
-
 class Session:
     """One sequence. ``tokens`` is the history the matcher stands at, ``digests`` the digest of each of its prefixes, ``rows`` the
-    rows of the last walk by the digest of their prefix."""
+    rows of the last walk by the digest of their prefix. ``base_row`` is the row of the state it stands at, where the guide goes on
+    from there, ``before_row`` the one before it where ``rows`` is not kept (``unfold``). ``walk_base`` and ``walk_advanced`` are of
+    the last target walk, for the cross-check of the verifier's count (``walk_base`` -1: none, or checked)."""
 
     __slots__ = (
-        "answered", "apart", "broken", "digests", "epoch", "handle", "last_used_s", "matcher", "overdue", "plan_digest", "rows",
-        "tokens", "walk", "walking",
+        "answered", "apart", "base_row", "before_row", "broken", "digests", "epoch", "handle", "last_used_s", "matcher",
+        "overdue", "plan_digest", "rows", "tokens", "walk_advanced", "walk_base", "walking",
     )  # fmt: skip
 
     def __init__(self, handle: int, epoch: int, plan_digest: bytes, matcher: Matcher, now_s: float) -> None:
@@ -52,8 +47,11 @@ class Session:
         self.tokens: list[int] = []
         self.digests: list[bytes] = [plan_digest]
         self.rows: dict[bytes, Row] = {}
-        self.walk: TargetWalk | None = None
-        self.answered: tuple[StepEntry, Answer] | None = None
+        self.base_row: Row | None = None
+        self.before_row: Row | None = None
+        self.walk_base = -1
+        self.walk_advanced = 0
+        self.answered: tuple[StepEntry, Answer | Row] | None = None
         self.walking: StepEntry | None = None
         self.broken: MaskstreamError | None = None
         self.last_used_s = now_s
@@ -86,11 +84,17 @@ class Session:
 
     def fail(self, error: MaskstreamError) -> Answer:
         """Breaks the session; its answer, also to a repetition of the entry in progress."""
-        self.broken = error
+        self.broken, self.base_row = error, None
         answer = Answer(StepStatus.FAILED, error=error)
         if self.walking is not None:
             self.answered = (self.walking, answer)
         return answer
+
+    def unfold(self) -> None:
+        """``rows`` after a walk of ``golden.py``, which does not keep them; there is no ``base_row`` until a walk has ended."""
+        if self.before_row is not None and self.base_row is not None:
+            self.rows = {self.digests[-2]: self.before_row, self.digests[-1]: self.base_row}
+        self.before_row = self.base_row = None
 
     def validate(self) -> None:
         """Raises AccountingError where the parts of the session disagree."""
@@ -157,18 +161,21 @@ class Sessions:
             if entry.sequence_number < last.sequence_number:
                 return None
             if entry.sequence_number == last.sequence_number:
-                return answer if entry == last else _failed("the same sequence number came with other bytes")
+                return full(answer) if entry == last else _failed("the same sequence number came with other bytes")
         if session.broken is not None:
             return Answer(StepStatus.FAILED, error=session.broken)
         return self._recorded(session, entry)
 
     def _recorded(self, session: Session, entry: StepEntry) -> Walking:
         session.walking = entry
+        session.unfold()
         try:
             answer = yield from self._walk(session, entry, self.rows)
         except MaskstreamError as error:  # one request's failure, never the step's (R8)
             return session.fail(error)
         session.answered = (entry, answer)
+        if answer.status is StepStatus.OK and not session.matcher.makes_row():
+            session.base_row = session.rows.get(session.digests[-1])
         return answer
 
     def close(self, handle: int, epoch: int) -> None:
@@ -194,6 +201,11 @@ class Sessions:
                 raise AccountingError(f"session {session.handle} is filed under {handle}")
             if session.broken is None:
                 session.validate()
+
+
+def full(answer: Answer | Row) -> Answer:
+    """A row by itself is short for the answer that almost every entry has: OK, the golden token taken, this row."""
+    return answer if isinstance(answer, Answer) else Answer(StepStatus.OK, 1, (answer,))
 
 
 def _failed(message: str) -> Answer:

@@ -7,19 +7,24 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+from prometheus_client import Histogram
 
 from grammar_service.engines.base import Engine, Matcher, Rows
+from grammar_service.golden import advance, settle_all
 from grammar_service.rows import Row, RowStore
 from grammar_service.sessions import Answer, Session, Walking
 from shared import metrics
 from shared.errors import MaskstreamError, StepTimeout
+from shared.protocol import StepEntry
 
-BATCH = 32  # rows of one native call: they are hashed while they are still in the cache
+BATCH = 64  # rows of one native call: they are hashed while they are still in the cache
 MEASURED = 500  # a turn shorter than this part of the soft budget counts as CPU time unmeasured
-
-
 FAR_BEYOND = 4
 """Times the hard budget at which one step is enough to fail its session."""
+
+
+Groups = dict[str, list[Session]]
+"""Sessions by engine."""
 
 
 class Job(NamedTuple):
@@ -42,21 +47,56 @@ class Stepper:
     def __init__(self, engines: dict[str, Engine], rows: RowStore, budget: Budget) -> None:
         self._engines = engines
         self._rows = rows
-        self._budget = budget
+        self.budget = budget
         self._spender = _Spender()
         self._buffer: Rows = np.zeros((BATCH, (rows.vocab_size + 31) // 32), dtype=np.int32)
+        self._views = [row.data.cast("B") for row in self._buffer]
 
-    def run(self, jobs: list[Job]) -> Iterator[list[tuple[Session, Answer]]]:
-        """Answers in parts: first those of all ordinary sessions, then one part for each that was slow before."""
+    def advance(self, plain: list[Session], left: list[StepEntry], now_s: float) -> Groups:
+        """Gives sessions of ``golden.plain_ones`` their tokens, a batch an engine; entries that need a walk go to ``left``."""
+        by_engine: Groups = {}
+        for session in plain:
+            by_engine.setdefault(session.matcher.native.engine, []).append(session)
+        for name, sessions in by_engine.items():
+            started_s = time.perf_counter()
+            by_engine[name], others = advance(self._engines[name], sessions, now_s)
+            left += others
+            self._note_time(sessions, metrics.accept_seconds, time.perf_counter() - started_s)
+        return by_engine
+
+    def _note_time(self, sessions: list[Session], seconds: Histogram, spent_s: float) -> None:
+        """In a batch that took too long nobody knows whose fault it was: each shows itself alone next time."""
+        seconds.observe(spent_s / len(sessions))
+        if spent_s > self.budget.soft_s:
+            for session in sessions:
+                session.apart = True
+
+    def run(self, jobs: list[Job], advanced: Groups) -> Iterator[list[tuple[Session, Answer | Row]]]:
+        """Answers in parts: first those of all ordinary sessions, then one part for each that was slow before. ``advanced`` are
+        those that wait for a row alone."""
         together = [job for job in jobs if not job.session.apart]
         apart = [job for job in jobs if job.session.apart]  # now: a session that turns out to be slow is not stepped twice
-        if together:
-            yield self._run(together)
+        if together or advanced:
+            yield [*self._settle(advanced), *(self._run(together) if together else ())]
         for job in apart:
-            yield self._run([job])
+            yield [*self._run([job])]
+
+    def _settle(self, advanced: Groups) -> Iterator[tuple[Session, Answer | Row]]:
+        """Fills the rows after golden tokens."""
+        for name, sessions in advanced.items():
+            for start in range(0, len(sessions), BATCH):
+                yield from self._settle_batch(self._engines[name], sessions[start : start + BATCH])
+
+    def _settle_batch(self, engine: Engine, sessions: list[Session]) -> list[tuple[Session, Answer | Row]]:
+        started_s, buffer = time.perf_counter(), self._buffer[: len(sessions)]
+        matchers = [session.matcher for session in sessions]
+        broken = engine.fill([matcher.native for matcher in matchers], buffer)
+        self._note_time(sessions, metrics.mask_seconds, time.perf_counter() - started_s)
+        Matcher.finish_all(matchers, buffer)
+        return settle_all(sessions, self._rows.intern_all(self._views[: len(sessions)]), broken)
 
     def _run(self, jobs: list[Job]) -> list[tuple[Session, Answer]]:
-        started_s, walks = time.perf_counter(), [_Walk(job, self._budget) for job in jobs]
+        started_s, walks = time.perf_counter(), [_Walk(job, self.budget) for job in jobs]
         self._spender.begin()
         for walk in walks:
             walk.resume(None, self._spender)
@@ -96,7 +136,7 @@ class Stepper:
         if alone:
             walks[0].spend(spent_s, time.process_time() - cpu_s)
         Matcher.finish_all([walk.matcher for walk in walks], self._buffer[: len(walks)])
-        slow = spent_s > self._budget.soft_s  # in a batch nobody knows whose fault it was: each shows itself alone next time
+        slow = spent_s > self.budget.soft_s  # in a batch nobody knows whose fault it was: each shows itself alone next time
         self._spender.pass_over()
         for index, (walk, error) in enumerate(zip(walks, broken, strict=True)):
             walk.job.session.apart = slow

@@ -10,7 +10,7 @@ from collections.abc import Generator
 
 from grammar_service.engines.base import Matcher
 from grammar_service.rows import Row, RowStore
-from grammar_service.sessions import Answer, Session, TargetWalk, Walking
+from grammar_service.sessions import Answer, Session, Walking
 from shared import digest
 from shared.bitmask import RowKind
 from shared.errors import AccountingError, BadRequest
@@ -31,7 +31,7 @@ def walk(session: Session, entry: StepEntry, store: RowStore) -> Walking:
         path = Path(session, known, store)
         answer = yield from (_tree(path, entry) if entry.parents else _chain(path, entry))
     if not entry.draft_walk:
-        session.walk = TargetWalk(entry.base_length, answer.num_advanced)
+        session.walk_base, session.walk_advanced = entry.base_length, answer.num_advanced
     return answer
 
 
@@ -61,14 +61,13 @@ def align(session: Session, entry: StepEntry) -> bool:
 
 def cross_check(session: Session, entry: StepEntry, start: int) -> None:
     """The verifier's count against ours, once a walk: the base moved by min(accepted, num_advanced) (spec 43, 45)."""
-    last = session.walk
-    if last is None or entry.accepted < 0 or start != last.base_length:
+    if entry.accepted < 0 or start != session.walk_base:
         return
-    kept = entry.base_length - last.base_length
-    if kept != min(entry.accepted, last.num_advanced):
-        raise AccountingError(f"{entry.accepted} of {last.num_advanced} tokens were accepted, but {kept} are committed")
+    kept, advanced = entry.base_length - start, session.walk_advanced
+    if kept != min(entry.accepted, advanced):
+        raise AccountingError(f"{entry.accepted} of {advanced} tokens were accepted, but {kept} are committed")
     if kept:
-        session.walk = None
+        session.walk_base = -1
 
 
 class Path:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 SIZE = 8
 _TOKEN = struct.Struct("<I")
-_ONE_TOKEN = struct.Struct("<II")
 
 
 def extend(digest: bytes, token_id: int) -> bytes:
@@ -29,8 +28,9 @@ def chain(plan_digest: bytes, token_ids: Sequence[int]) -> list[bytes]:
 
 
 def of_walk(prefix_digest: bytes, path: Sequence[int], parents: Sequence[int]) -> bytes:
-    """Digest of (plan, prefix, path, parents), carried by the answer."""
-    if len(path) == 1 and not parents:  # the same bytes, without a format string made for them
-        return hashlib.blake2b(prefix_digest + _ONE_TOKEN.pack(1, path[0]), digest_size=SIZE).digest()
+    """Digest of (plan, prefix, path, parents), carried by the answer. Without drafts it is the digest of the prefix with the golden
+    token, which both sides need for the next step anyway."""
+    if len(path) < 2 and not parents:
+        return extend(prefix_digest, path[0]) if path else prefix_digest
     body = struct.pack(f"<{len(path)}I{len(parents)}i", *path, *parents)
     return hashlib.blake2b(prefix_digest + len(path).to_bytes(4, "little") + body, digest_size=SIZE).digest()

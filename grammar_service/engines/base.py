@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from grammar_service.engines.stops import StopBits
 from shared.bitmask import Words, is_alive, num_words
-from shared.errors import AccountingError
+from shared.errors import AccountingError, MaskstreamError
 from shared.tokenizer import Vocabulary
 
 Rows = NDArray[np.int32]
@@ -51,6 +51,10 @@ class Engine(Protocol):
 
     def compile(self, grammar_kind: str, text: str, options: dict[str, Any]) -> GrammarMatcherFactory:
         """Raises a GuideError where the engine refuses the grammar."""
+        ...
+
+    def consume(self, natives: Sequence[Any], token_ids: Sequence[Sequence[int]]) -> list[int | MaskstreamError]:
+        """``consume`` of each native matcher, none twice; what broke is returned in its place."""
         ...
 
     def fill(self, natives: Sequence[Any], words: Rows) -> list[Exception | None]:
@@ -101,10 +105,11 @@ class Matcher:
     """GrammarMatcher over a native matcher: end states, the request's own stop set, mask check before accept.
 
     The native matcher never sees a stop token; ``ended_at`` is the length at which one ended the guide, ``freed_at`` the length at
-    which a complete guide was left (``after_guide`` free). So a roll-back over either is arithmetic here (spec 17, 20).
+    which a complete guide was left (``after_guide`` free). So a roll-back over either is arithmetic here (spec 17, 20). ``ends``
+    are the tokens that the native matcher never sees.
     """
 
-    __slots__ = ("_bits", "_free", "_freed_at", "_row", "_stops", "ended_at", "length", "native", "stop_ids")
+    __slots__ = ("_bits", "_free", "_freed_at", "_row", "_stops", "ended_at", "ends", "length", "native", "stop_ids")
 
     def __init__(
         self, native: NativeMatcher, bits: VocabularyBits, stop_ids: Collection[int], after_guide: AfterGuide = "stop"
@@ -117,6 +122,7 @@ class Matcher:
         self._free = after_guide == "free"
         self._bits = bits
         self._stops = StopBits.of(self.stop_ids)
+        self.ends = self.stop_ids | bits.engine_stop_ids
         self._row: Words | None = None
 
     def accept_token(self, token_id: int) -> bool:
@@ -147,6 +153,11 @@ class Matcher:
             return True
         return False
 
+    def took_text(self) -> None:
+        """The native matcher was given one token that was allowed and is none of ``ends``."""
+        self.length += 1
+        self._row = None
+
     def replay(self, token_ids: Sequence[int]) -> int:
         """Takes committed tokens without a mask check (they were sampled under one); how many were taken."""
         taken = 0
@@ -165,10 +176,9 @@ class Matcher:
         """The tokens from ``start`` on that can only be text: up to the first that may end the guide."""
         if self.is_unguided() or self.is_terminated():
             return ()
-        ends = self.stop_ids | self._bits.engine_stop_ids
         size = self._bits.size
         stop = next(
-            (i for i in range(start, len(token_ids)) if token_ids[i] in ends or not 0 <= token_ids[i] < size), len(token_ids)
+            (i for i in range(start, len(token_ids)) if token_ids[i] in self.ends or not 0 <= token_ids[i] < size), len(token_ids)
         )
         return token_ids[start:stop]
 

@@ -11,7 +11,7 @@ from llguidance import LLExecutor, LLMatcher, LLParserLimits
 from grammar_service.engines.base import AfterGuide, Matcher, NativeMatcher, Rows, VocabularyBits
 from grammar_service.engines.llguidance_tokenizer import make_tokenizer
 from grammar_service.engines.messages import refusal
-from shared.errors import BadRequest, StepError, StepTimeout
+from shared.errors import BadRequest, MaskstreamError, StepError, StepTimeout
 from shared.tokenizer import Vocabulary
 
 BATCH_FROM = 2
@@ -42,8 +42,9 @@ class LLGuidanceMatcher:
             raise step_error(self.inner)
 
     def consume(self, token_ids: Sequence[int]) -> int:
-        count = self.inner.try_consume_tokens(list(token_ids))
-        self.check()
+        count = self.inner.try_consume_tokens(token_ids)  # type: ignore[arg-type]
+        if self.inner.is_error():
+            raise step_error(self.inner)
         return count
 
     def rollback(self, num_tokens: int) -> None:
@@ -109,24 +110,29 @@ class LLGuidanceEngine:
             return LLMatcher.grammar_from_lark(text)
         raise BadRequest(f"llguidance takes no {grammar_kind}; one of json_schema, regex, lark", field="kind")
 
+    def consume(self, natives: Sequence[LLGuidanceMatcher], token_ids: Sequence[Sequence[int]]) -> list[int | MaskstreamError]:
+        taken: list[int | MaskstreamError] = [
+            native.inner.try_consume_tokens(tokens)  # type: ignore[arg-type]
+            for native, tokens in zip(natives, token_ids, strict=True)
+        ]
+        for index, native in enumerate(natives):
+            if native.inner.is_error():
+                taken[index] = step_error(native.inner)
+        return taken
+
     def fill(self, natives: Sequence[LLGuidanceMatcher], words: Rows) -> list[Exception | None]:
-        if len(natives) < BATCH_FROM:
-            return [_fill_one(native, words, row) for row, native in enumerate(natives)]
         if words.shape[0] < len(natives) or not words.flags["C_CONTIGUOUS"] or words.itemsize != 4:
             raise ValueError("the engine writes through a pointer: give it int32 rows enough, C-contiguous")
-        if self._executor is None:
-            self._executor = LLExecutor(self._threads)
-        pairs = [(native.inner, row) for row, native in enumerate(natives)]
-        self._executor.unsafe_compute_mask_ptr(pairs, words.ctypes.data, words.shape[1] * 4, words.shape[0])
+        address, row_bytes = words.ctypes.data, words.shape[1] * 4
+        if len(natives) < BATCH_FROM or self._threads == 1:  # on this thread: the rows stay in its cache
+            for row, native in enumerate(natives):
+                native.inner.unsafe_compute_mask_ptr(address + row * row_bytes, row_bytes)
+        else:
+            if self._executor is None:
+                self._executor = LLExecutor(self._threads)
+            pairs = [(native.inner, row) for row, native in enumerate(natives)]
+            self._executor.unsafe_compute_mask_ptr(pairs, address, row_bytes, words.shape[0])
         return [step_error(native.inner) if native.inner.is_error() else None for native in natives]
-
-
-def _fill_one(native: LLGuidanceMatcher, words: Rows, row: int) -> Exception | None:
-    try:
-        native.fill(words, row)
-    except StepError as error:
-        return error
-    return None
 
 
 def step_error(matcher: LLMatcher) -> StepError:

@@ -24,13 +24,14 @@ class StopBits(NamedTuple):
 
     def clear(self, rows: Words) -> list[bool]:
         """Forbids the ids in rows [n, W]; for each row True if any of them was allowed."""
+        allowed = [False] * len(rows)
         unsigned = rows.view(np.uint32)
-        found = np.zeros(len(rows), dtype=np.uint32)
         for word, bits in self.words:
             column = unsigned[:, word]
-            found |= column & np.uint32(bits)
-            column &= np.uint32(0xFFFFFFFF ^ bits)
-        allowed: list[bool] = (found != 0).tolist()
+            found = column & bits
+            if np.count_nonzero(found):
+                column ^= found
+                allowed = [bool(bit) or before for bit, before in zip(found.tolist(), allowed, strict=True)]
         return allowed
 
     def set(self, row: Words) -> None:

@@ -11,7 +11,7 @@ from grammar_service.engines.base import AfterGuide, Matcher, NativeMatcher, Row
 from grammar_service.engines.messages import refusal
 from grammar_service.engines.stubs import import_xgrammar
 from grammar_service.engines.table import hidden_specials
-from shared.errors import BadRequest, StepError
+from shared.errors import BadRequest, MaskstreamError, StepError
 from shared.tokenizer import Vocabulary
 
 BROKEN = (RuntimeError, ValueError, TypeError)
@@ -113,6 +113,9 @@ class XGrammarEngine:
         while re.search(rf"\b{name}\b", text):
             name += "_"
         return self._compiler.compile_grammar(f"{text}\n{name} ::= root\n", root_rule_name=name)
+
+    def consume(self, natives: Sequence[XGrammarMatcher], token_ids: Sequence[Sequence[int]]) -> list[int | MaskstreamError]:
+        return [native.consume(tokens) for native, tokens in zip(natives, token_ids, strict=True)]
 
     def fill(self, natives: Sequence[XGrammarMatcher], words: Rows) -> list[Exception | None]:
         if len(natives) >= BATCH_FROM:

@@ -70,7 +70,7 @@ class Service:
     def _entry(self, entry, frames: Frames, choose) -> StepAnswerEntry:
         rows = [self.store.intern(CONTENTS[choose(entry)]) for _ in entry.path or [0]]
         walk = of_walk(entry.prefix_digest, entry.path, entry.parents)
-        wire = frames.wire(rows, frozenset(STOPS))
+        wire = [frames.wire(row, frozenset(STOPS)) for row in rows]
         return StepAnswerEntry(
             entry.handle, entry.epoch, entry.sequence_number, walk, StepStatus.OK, len(entry.path), len(rows), wire
         )

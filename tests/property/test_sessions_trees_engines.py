@@ -1,4 +1,4 @@
-"""Draft trees on the real engines, many in one step: each node's row is that of a fresh matcher which took the path to it."""
+"""Draft trees and golden tokens on the real engines, many in one step: each row is that of a fresh matcher which took its path."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 
 from grammar_service import engines
 from grammar_service.engines.base import Matcher
+from grammar_service.golden import plain_ones
 from grammar_service.rows import RowStore
-from grammar_service.sessions import Answer, Sessions
+from grammar_service.sessions import Answer, Sessions, full
 from grammar_service.stepper import Budget, Job, Stepper
 from grammar_service.walks import walk
+from shared import digest
 from shared.protocol import Open, StepEntry, StepStatus
 from tests.scripted import ids
 from tests.vocabularies import tiny
@@ -96,7 +98,7 @@ def test_trees_of_many_sessions_have_the_rows_of_fresh_matchers(name: str, seed:
         assert outcome is not None and not isinstance(outcome, Answer)
         trees.append((guide, tokens, parents))
         jobs.append(Job(session, outcome))
-    for session, answer in [pair for part in stepper.run(jobs) for pair in part]:
+    for session, answer in [pair for part in stepper.run(jobs, {}) for pair in part]:
         guide, tokens, parents = trees[session.handle]
         wanted = [row_after(name, guide, path_to(node, tokens, parents)) or set() for node in range(len(tokens))]
         if answer.status is StepStatus.OK:
@@ -105,3 +107,41 @@ def test_trees_of_many_sessions_have_the_rows_of_fresh_matchers(name: str, seed:
             assert not any(wanted)
         assert session.tokens == []
     sessions.validate()
+
+
+@pytest.mark.parametrize("name", engines.NAMES)
+@given(seed=st.integers(0, 1 << 30))
+@settings(max_examples=15, deadline=None)
+def test_golden_tokens_of_many_sessions_have_the_rows_of_fresh_matchers(name: str, seed: int) -> None:  # spec 42, 43
+    rng, rows = random.Random(seed), RowStore(VOCABULARY.size, 1 << 20)
+    sessions, stepper = Sessions(rows, walk), Stepper(loaded(), rows, Budget(60.0, 60.0))
+    guides = [rng.randrange(len(GUIDES)) for _ in range(6)]
+    texts: list[list[int]] = [[] for _ in guides]
+    for handle, guide in enumerate(guides):
+        message = Open(handle=handle, epoch=0, plan_digest=PLAN, stop_ids=STOPS)
+        sessions.open(message, functools.partial(compiled(name, guide).create, STOPS), 0.0)
+    for number in range(1, 9):
+        entries = []
+        for handle, text in enumerate(texts):
+            allowed = sorted(row_after(name, guides[handle], text) or ())
+            if number > 1 and allowed:
+                text.append(rng.choice(allowed) if rng.random() < 0.9 else rng.randrange(262))
+            base = text[:-1]
+            entries.append(
+                StepEntry(
+                    handle, 0, number, len(base), digest.chain(PLAN, base)[-1], base[-1:], text[-1:], [], min(len(base), 1) or -1
+                )
+            )
+        plain, left = plain_ones(sessions, entries)
+        advanced = stepper.advance(plain, left, 0.0)
+        outcomes = [(entry, sessions.step(entry, 0.0)) for entry in left]
+        jobs = [Job(session, walking) for entry, walking in outcomes
+                if walking is not None and not isinstance(walking, Answer) and (session := sessions.get(entry.handle))]  # fmt: skip
+        for session, outcome in [pair for part in stepper.run(jobs, advanced) for pair in part]:
+            answer, wanted = full(outcome), row_after(name, guides[session.handle], texts[session.handle])
+            if answer.status is StepStatus.OK:
+                assert [ids(row) for row in answer.rows] == [wanted]
+            else:
+                assert not wanted
+                texts[session.handle].pop()
+        sessions.validate()

@@ -44,7 +44,7 @@ def read(row: WireRow, frames: list[bytes]) -> Words:
 def test_the_smallest_kind_says_exactly_the_row(store: RowStore, token_ids: object, kind: RowKind) -> None:  # spec 21, R13
     words = pack(sorted(token_ids), SIZE)  # type: ignore[call-overload]
     frames = Frames(RowPool())
-    (row,) = frames.wire([store.intern(words)], STOPS)
+    row = frames.wire(store.intern(words), STOPS)
     assert row.kind == kind
     assert (read(row, frames.frames) == words).all() or kind is RowKind.ALL
     if kind is RowKind.ALL:
@@ -57,7 +57,7 @@ def test_equal_rows_are_one_object_and_one_frame(store: RowStore) -> None:  # sp
     other = store.intern(pack(range(3_000), SIZE))
     assert first is second
     frames = Frames(RowPool())
-    wire = frames.wire([first, other, second], STOPS)
+    wire = [frames.wire(row, STOPS) for row in (first, other, second)]
     assert [row.value for row in wire] == [0, 1, 0]
     assert len(frames.frames) == 2
 

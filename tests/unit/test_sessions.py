@@ -28,6 +28,30 @@ def test_a_golden_token_advances_and_gives_one_row() -> None:  # spec 42
     assert (answer.num_advanced, [ids(row) for row in answer.rows]) == (1, [{2, 5}])
 
 
+def test_a_golden_token_alone_takes_the_short_way_and_has_the_same_answer() -> None:  # spec 42
+    bench, rows = Bench(Language([(1, 2, 3), (1, 2, 4), (1, 5, 3, 3)])), []
+    bench.step()
+    for token in (1, 2, 3):
+        answer = bench.step(token, accepted=min(bench.number - 1, 1))
+        rows.append([ids(row) for row in answer.rows])
+        bench.commit(token)
+    assert bench.num_plain == 3
+    assert rows == [[{2, 5}], [{3, 4}], [{EOS}]]
+    assert bench.step(EOS).status is StepStatus.TERMINATED
+    assert bench.num_plain == 3  # what may end the guide is walked
+
+
+def test_after_the_short_way_the_rows_are_known_to_a_walk() -> None:  # spec R9, 47
+    bench = Bench(ABC)
+    bench.step()
+    first = bench.step(1)
+    assert bench.num_plain == 1
+    fills = bench.session.matcher.native.fills
+    again = bench.step(1, 2, accepted=0)  # nothing was committed
+    assert again.rows[0] is first.rows[0]
+    assert bench.session.matcher.native.fills == fills + 1
+
+
 def test_bits_beyond_the_vocabulary_are_cleared() -> None:  # spec 26
     assert max(ids(Bench(ABC).step().rows[0])) < 70
 

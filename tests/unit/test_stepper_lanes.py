@@ -34,7 +34,7 @@ def steps(budget: Budget) -> tuple[list[list[int]], Sessions]:
         assert outcome is not None
         assert not isinstance(outcome, Answer)
         jobs.append(Job(session, outcome))
-    parts = list(stepper.run(jobs))
+    parts = list(stepper.run(jobs, {}))
     assert all(answer.status is StepStatus.OK for part in parts for _, answer in part)
     return [[session.handle for session, _ in part] for part in parts], sessions
 
