@@ -134,7 +134,7 @@ def _ebnf_symbol(symbol: Symbol, names: dict[str, str]) -> str:
 def ebnf_for_llguidance(grammar: Grammar) -> str:
     """Lark text for the same language."""
     if not recursive_rules(grammar):
-        tree = _inlined(grammar)
+        tree = inlined(grammar)
         if tree is not None:
             return f"start: TEXT\nTEXT: {to_lark(tree)}\n" if tree != cat() else 'start: ""\n'
     names = {name: f"r{at}" for at, name in enumerate(grammar.rules)}
@@ -155,7 +155,7 @@ def _renamed(body: Sequence, names: dict[str, str]) -> Sequence:
     return tuple(out)
 
 
-def _inlined(grammar: Grammar) -> Tree | None:
+def inlined(grammar: Grammar) -> Tree | None:
     """The whole language as one tree; None where it would be too large."""
     trees: dict[str, Tree] = {}
     size = 0
