@@ -111,7 +111,7 @@ def test_nothing_is_allocated_in_a_step(pipeline):  # spec 131
     for _ in range(5):
         step()
     before = _allocations()
-    for _ in range(200):
+    for _ in range(100):
         step()
     assert _allocations() == before
 
