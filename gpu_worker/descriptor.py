@@ -81,6 +81,13 @@ class LaunchResult:
     error: Exception | None = None
     slot_errors: dict[int, Exception] = field(default_factory=dict)
     logits: dict[int, bytes] = field(default_factory=dict)
+    _lists: tuple[list[int], ...] | None = None
+
+    def lists(self) -> tuple[list[int], ...]:
+        """token, status, epoch and action as Python numbers, made once: a step reads them one by one."""
+        if self._lists is None:
+            self._lists = self.token.tolist(), self.status.tolist(), self.epoch.tolist(), self.action.tolist()
+        return self._lists
 
     @classmethod
     def nothing(cls, launch: int, slots: int) -> LaunchResult:

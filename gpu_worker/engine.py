@@ -20,7 +20,6 @@ from gpu_worker.pipeline import MAX_IN_FLIGHT, Pipeline
 from gpu_worker.request import Request
 from gpu_worker.requests import Requests
 from gpu_worker.sampler.slot_params import SlotSamplingParams
-from gpu_worker.sampler.tiers import is_plain
 from gpu_worker.scheduler import Scheduler
 from gpu_worker.sequence import Phase, Sequence
 from gpu_worker.speculation.drafting import Drafting
@@ -33,6 +32,8 @@ from shared.mailbox import Mailbox
 IDLE_WAIT_S = 0.1
 ALL_HELD_WAIT_S = 0.25
 """How long a step waits for rows when no sequence of it could go on: nothing is lost by waiting."""
+LATE_S = 0.005
+"""Rows that take longer do not keep the replies of the step before."""
 
 
 class Engine:
@@ -93,7 +94,6 @@ class Engine:
             except Exception:  # a defect: every request in progress fails by name, the loop goes on
                 self._log.exception("step failed")
                 self._lifecycle.fail_all(MaskstreamError("the step failed; the worker's log says why"))
-            self._outcomes.flush()
         self._lifecycle.fail_all(MaskstreamError("the worker is stopping"))
         self._outcomes.flush()
 
@@ -103,6 +103,7 @@ class Engine:
         self._lifecycle.expire()
         self._place()
         if not self._in_flight and not self._launch():
+            self._outcomes.flush()
             self._inbox.wait(self._idle_wait_s())
             return
         launch = self._in_flight[0]
@@ -116,6 +117,7 @@ class Engine:
             self._lifecycle.fail(sequence, self._outcomes.error_of(sequence, outcome))
         batch = [s for s in batch if s.phase is Phase.DECODING]
         self._pipeline.seal(self._rows.descriptor(launch, batch))
+        self._outcomes.flush()  # now that the device has all it needs: before, others would wait for who sends
         self._collect(batch)
 
     def _collect(self, batch: list[Sequence]) -> None:
@@ -130,13 +132,14 @@ class Engine:
             self._commit(result, batch)
 
     def _commit(self, result: LaunchResult, batch: list[Sequence]) -> None:
+        now_s = self._clock.now_s()
         for sequence in batch:
             if sequence.phase is not Phase.DECODING:
                 continue  # a sibling's failure has ended its request
             if (broken := result.error or result.slot_errors.get(sequence.slot)) is not None:
                 self._lifecycle.fail(sequence, _named(broken))
                 continue
-            error = self._outcomes.commit(sequence, result, self._clock.now_s())
+            error = self._outcomes.commit(sequence, result, now_s)
             if error is not None:
                 self._lifecycle.fail(sequence, error)
             elif sequence.finish is not None:
@@ -177,8 +180,8 @@ class Engine:
 
     def _admit(self, sequence: Sequence) -> None:
         self._params.set(sequence.slot, sequence.epoch, sequence.request.params.resolve(), sequence.seed, sequence.first_offset)
-        plain = is_plain(sequence.params) and sequence.num_logprobs is None
-        self._pipeline.admit(sequence.slot, sequence.epoch, sequence.golden_token, sequence.to_prefill, plain=plain)
+        slot, epoch, golden_token, position = sequence.slot, sequence.epoch, sequence.golden_token, sequence.to_prefill
+        self._pipeline.admit(slot, epoch, golden_token, position, plain=sequence.plain)
         sequence.phase, sequence.first_launch = Phase.DECODING, self._next_launch
 
     def _suspend(self, sequence: Sequence) -> None:
@@ -195,8 +198,11 @@ class Engine:
     def _wait(self, ticket: StepTicket, batch: list[Sequence]) -> None:
         """Up to hold_after for the rows of this step; longer where nothing could go on without them."""
         moving = any(not s.guided or s.row_ready for s in batch)
+        patience_s = self._settings.hold_after_s if moving else ALL_HELD_WAIT_S
         with ranges.of("mask wait"):
-            ticket.wait(self._settings.hold_after_s if moving else ALL_HELD_WAIT_S, for_held=not moving)
+            if not ticket.wait(min(patience_s, LATE_S), for_held=not moving):
+                self._outcomes.flush()
+                ticket.wait(patience_s - LATE_S, for_held=not moving)
 
     def _idle_wait_s(self) -> float:
         return min(IDLE_WAIT_S, max(self.requests.next_deadline_s() - self._clock.now_s(), 0.0))

@@ -19,6 +19,7 @@ from shared.clock import Clock
 from shared.errors import AccountingError, DeadEnd, DeadlineExceeded, MaskstreamError, NoAllowedToken, Overloaded
 from shared.protocol import TokenLogprob, WorkerReply
 
+HOLD, HELD = int(SlotAction.HOLD), int(SampleStatus.HELD)
 Replies = list[tuple[bytes, WorkerReply]]
 
 
@@ -28,6 +29,7 @@ class Outcomes:
     def __init__(self, send: Callable[[Replies], None], clock: Clock, vocab_size: int) -> None:
         self._send, self._clock, self._vocab_size = send, clock, vocab_size
         self._waiting: Replies = []
+        self._latencies_s: list[float] = []
         self._validator = ValidatorProcess()
         self._validators = ThreadPoolExecutor(1, thread_name_prefix="validator")
 
@@ -37,6 +39,9 @@ class Outcomes:
 
     def flush(self) -> None:
         """Sends the replies of a step together: one wake of the front door, not one a sequence."""
+        if self._latencies_s:
+            metrics.observe_all(metrics.inter_token_latency_seconds, self._latencies_s)
+            self._latencies_s.clear()
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             self._send(waiting)
@@ -58,18 +63,20 @@ class Outcomes:
     def _take(self, sequence: Sequence, result: LaunchResult, now_s: float) -> MaskstreamError | None:
         """One token, streamed."""
         slot = sequence.slot
-        token_id, status = int(result.token[slot]), SampleStatus(int(result.status[slot]))
-        if result.epoch[slot] != sequence.epoch or result.action[slot] >= SlotAction.HOLD or status & SampleStatus.HELD:
+        tokens, states, epochs, actions = result.lists()
+        token_id, status = tokens[slot], states[slot]
+        if epochs[slot] != sequence.epoch or actions[slot] >= HOLD or status & HELD:
             sequence.holds += 1
             sequence.held_since_s = sequence.held_since_s or now_s
             metrics.holds_total.inc()
             return None
         if not 0 <= token_id < self._vocab_size:
-            return self._no_token(sequence, status)
+            return self._no_token(sequence, SampleStatus(status))
         previous_s = sequence.last_token_s
-        delta = sequence.take(token_id, _logprob(sequence, result, slot, token_id), now_s, logits=result.logits.get(slot))
+        logprob = None if sequence.num_logprobs is None else _logprob(sequence, result, slot, token_id)
+        delta = sequence.take(token_id, logprob, now_s, logits=result.logits.get(slot))
         if previous_s:
-            metrics.inter_token_latency_seconds.observe(now_s - previous_s)
+            self._latencies_s.append(now_s - previous_s)
         else:
             metrics.time_to_first_token_seconds.observe(now_s - sequence.request.received_s)
         if sequence.request.stream:

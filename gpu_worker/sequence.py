@@ -10,6 +10,7 @@ from gpu_worker.reasoning import Split, split
 from gpu_worker.request import Request
 from gpu_worker.sampler.finish import Finish, FinishRules, StopStrings
 from gpu_worker.sampler.logprobs import PromptScores
+from gpu_worker.sampler.tiers import is_plain
 from gpu_worker.sampler.token_state import TokenState
 from gpu_worker.sampler.top_p_decay import TopPDecay
 from gpu_worker.speculation.progress import DraftProgress
@@ -35,8 +36,9 @@ class Sequence:
     """``epoch`` names this owner of its slot (never 0, never reused). ``told`` counts output tokens that the grammar link has as
     committed. ``row_ready``: the row of the current position is in the buffer of ``row_launch``; ``guide_row``: what the guide
     alone allows there. ``prefix``: the prompt's text, where it is shown before the output's; ``scores``: its log-probabilities,
-    where they were asked for. ``progress``: the drafts of the step. ``state`` and ``top_p`` move by committed tokens only. Times in
-    seconds."""
+    where they were asked for. ``num_logprobs``: alternatives wanted beside the sampled token, None: not even its own (texts that
+    are ranked need their own, spec 129). ``plain``: parameters and a mask row are all that its steps need. ``progress``: the drafts
+    of the step. ``state`` and ``top_p`` move by committed tokens only. Times in seconds."""
 
     request: Request
     child: int
@@ -75,27 +77,22 @@ class Sequence:
     services: list[str] = field(default_factory=list)
     first_token_s: float = 0.0
     last_token_s: float = 0.0
+    params: SamplingParams = field(init=False)
+    prompt: list[int] = field(init=False)
+    guided: bool = field(init=False)
+    num_logprobs: int | None = field(init=False)
+    plain: bool = field(init=False)
 
-    @property
-    def params(self) -> SamplingParams:
-        return self.request.params
-
-    @property
-    def prompt(self) -> list[int]:
-        return self.request.prompt_token_ids
+    def __post_init__(self) -> None:
+        """What a request says once and a step asks often."""
+        self.params, self.prompt, self.guided = self.request.params, self.request.prompt_token_ids, self.request.guide is not None
+        ranked = self.params.logprobs is None and self.params.is_ranked
+        self.num_logprobs = 0 if ranked else self.params.logprobs
+        self.plain = self.num_logprobs is None and is_plain(self.params)
 
     @property
     def max_tokens(self) -> int:
         return self.request.max_tokens
-
-    @property
-    def num_logprobs(self) -> int | None:
-        """Alternatives wanted beside the sampled token, None: not even its own. Texts that are ranked need their own (spec 129)."""
-        return 0 if self.params.logprobs is None and self.params.is_ranked else self.params.logprobs
-
-    @property
-    def guided(self) -> bool:
-        return self.request.guide is not None
 
     @property
     def context(self) -> list[int]:

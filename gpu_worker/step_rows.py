@@ -6,6 +6,7 @@ collected, so no row is written where the device may still read.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence as SequenceOf
 
 import numpy as np
@@ -25,6 +26,7 @@ from shared import metrics
 from shared.bitmask import RowKind, Words, num_words
 
 RING = MAX_IN_FLIGHT
+_KIND_NAMES = [kind.name for kind in RowKind]
 
 
 class StepRows:
@@ -36,6 +38,7 @@ class StepRows:
         self._link, self._params, self._slots = link, params, num_slots
         self._overlay = SlotOverlay(num_slots, vocab_size)
         self._ring = buffers or [np.zeros((num_slots, num_words(vocab_size)), np.int32) for _ in range(RING)]
+        self._kinds: Counter[int] = Counter()  # of the rows of the step
         self._width = len(self._ring[0]) // num_slots  # rows of a slot: those of its golden token and its drafts
 
     def submit(self, launch: int, sequences: SequenceOf[Sequence]) -> StepTicket | None:
@@ -67,6 +70,9 @@ class StepRows:
                     self._arrived(sequence, launch, outcome)
                 elif outcome.status is not WalkStatus.HOLD:
                     broken.append((sequence, outcome))
+        for kind, count in self._kinds.items():
+            metrics.mask_rows_total.labels(_KIND_NAMES[kind]).inc(count)
+        self._kinds.clear()
         return broken
 
     def _arrived(self, sequence: Sequence, launch: int, outcome: Outcome) -> None:
@@ -79,9 +85,8 @@ class StepRows:
         if outcome.service not in sequence.services:
             sequence.services.append(outcome.service)
         for kind in outcome.kinds:
-            name = RowKind(kind).name
-            sequence.rows[name] += 1
-            metrics.mask_rows_total.labels(name).inc()
+            sequence.rows[_KIND_NAMES[kind]] += 1
+            self._kinds[kind] += 1
 
     def _mask(self, sequence: Sequence, rows: Words) -> None:
         """Takes the bans that last out of a guide's rows; the first is kept for the case that nothing is left."""
@@ -107,22 +112,24 @@ class StepRows:
         epoch, position = np.zeros(self._slots, np.int64), np.zeros(self._slots, np.int64)
         for sequence in sequences:
             slot = sequence.slot
-            self._params.check_owner(slot, sequence.epoch)
             epoch[slot], position[slot], action[slot] = sequence.epoch, len(sequence.tokens), _action(sequence)
             if sequence.top_p is not None:
                 self._params.set_top_p(slot, float(sequence.top_p.value))
             if not sequence.guided and sequence.state.mask is not None:
                 self._rows_of(sequence, launch)[:] = sequence.state.mask
+        self._params.check_owners(epoch)
         overlay = self._overlay.overlay(sequences)
+        more = [sequence for sequence in sequences if not sequence.plain]
         asking = np.zeros(self._slots, np.bool_)
-        asking[[s.slot for s in sequences if s.num_logprobs is not None]] = True
-        wanted = [s.num_logprobs for s in sequences if s.num_logprobs is not None]
+        asking[[s.slot for s in more if s.num_logprobs is not None]] = True
+        wanted = [s.num_logprobs for s in more if s.num_logprobs is not None]
         return Descriptor(
             launch=launch, action=action, bitmask=torch.from_numpy(self._ring[launch % RING]), epoch=epoch,
             rows=self._params.rows(position), overlay=overlay, num_logprobs=max(wanted, default=None), asking=asking,
-            ahead=look_ahead(sequences, self._params, position, overlay), processed=self._processed(sequences),
-            return_logits=[s.slot for s in sequences if s.params.return_generation_logits],
-            processing=[_processing(s) for s in sequences if tier_of(s.params) is Tier.FULL],
+            ahead=look_ahead(sequences, self._params, position, overlay) if self._width > 1 else None,
+            processed=self._processed(more),
+            return_logits=[s.slot for s in more if s.params.return_generation_logits],
+            processing=[_processing(s) for s in more if tier_of(s.params) is Tier.FULL],
         )  # fmt: skip
 
     def _processed(self, sequences: SequenceOf[Sequence]) -> NDArray[np.bool_]:

@@ -15,18 +15,16 @@ from shared.sampling_params import SamplingParams
 
 
 class Row(Protocol):
-    """A sequence as the overlay sees it. ``epoch`` names the owner of the slot; ``tokens`` are its committed output."""
+    """A sequence as the overlay sees it. ``epoch`` names the owner of the slot; ``tokens`` are its committed output;
+    ``plain``: it has neither bias, penalties nor bans of a step."""
 
     slot: int
     epoch: int
     tokens: list[int]
     state: TokenState
-
-    @property
-    def params(self) -> SamplingParams: ...
-
-    @property
-    def prompt(self) -> list[int]: ...
+    params: SamplingParams
+    prompt: list[int]
+    plain: bool
 
 
 class SlotOverlay:
@@ -46,8 +44,9 @@ class SlotOverlay:
         for row in rows:
             if self._owner[row.slot] != row.epoch:
                 self._take_over(row)
-            self._penalties.catch_up(row.slot, row.tokens)
-            bans[row.slot] = sorted(row.state.banned())
+            if not row.plain:
+                self._penalties.catch_up(row.slot, row.tokens)
+                bans[row.slot] = sorted(row.state.banned())
         made = Overlay(self._biases(), self._penalties.rows(), TokenList.of(bans) if any(bans) else None)
         return None if made.bias is None and made.penalties is None and made.bans is None else made
 

@@ -32,10 +32,12 @@ class SlotSamplingParams:
         """The top-p of the next launches, where it decays from token to token."""
         self._top_p[slot] = value
 
-    def check_owner(self, slot: int, owner: int) -> None:
-        """Raises ValueError where ``owner`` does not own the slot."""
-        if self._owner[slot] != owner:
-            raise ValueError(f"slot {slot} belongs to {self._owner[slot]}, not to {owner}")
+    def check_owners(self, owners: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+        """``owners`` int64 [slots], 0 where nobody asks. Raises ValueError where one does not own its slot."""
+        wrong = np.flatnonzero((owners != 0) & (owners != self._owner))
+        if wrong.size:
+            slot = int(wrong[0])
+            raise ValueError(f"slot {slot} belongs to {self._owner[slot]}, not to {owners[slot]}")
 
     def rows(self, output_positions: np.ndarray[tuple[int], np.dtype[np.int64]]) -> SampleRows:
         """Rows of a launch, one a slot; ``output_positions`` int64 [slots] are absolute output positions."""

@@ -37,6 +37,6 @@ class DraftProgress:
 
     def committed(self, num_tokens: int) -> None:
         """The step gave ``num_tokens``: all but the last are drafts that stood."""
-        if num_tokens > 0:
+        if num_tokens > 0 and self.drafter is not None:
             self.counters.add(len(self.drafts), self.depth - 1, num_tokens - 1)
             self.drafts, self.depth = [], 1

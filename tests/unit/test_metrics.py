@@ -5,7 +5,7 @@ import urllib.error
 import urllib.request
 
 import pytest
-from prometheus_client import REGISTRY, generate_latest
+from prometheus_client import REGISTRY, Histogram, generate_latest
 
 from shared import metrics
 from shared.errors import ConfigError
@@ -86,3 +86,15 @@ def test_a_port_in_use_is_a_config_error(endpoint):
         metrics.Endpoint("127.0.0.1", endpoint.port, lambda: (True, ""))
     assert caught.value.field == "metrics_port"
     assert str(endpoint.port) in str(caught.value)
+
+
+def test_many_observations_at_once_are_those_one_by_one():  # spec R28
+    values = [0.0, 1e-5, 1.1e-5, 0.003, 0.004, 0.005, 7.0]
+    one, many = (Histogram(f"test_observe_{name}", "test", buckets=metrics.FINE_SECONDS, registry=None) for name in ("one", "many"))
+    for value in values:
+        one.observe(value)
+    metrics.observe_all(many, values[:3])
+    metrics.observe_all(many, values[3:])
+    samples = [[(s.name.replace(name, ""), s.labels, s.value) for s in h.collect()[0].samples if "created" not in s.name]
+               for name, h in (("one", one), ("many", many))]  # fmt: skip
+    assert samples[0] == samples[1]

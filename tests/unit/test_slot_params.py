@@ -35,13 +35,13 @@ def test_the_largest_top_k_fits():  # spec 82
 def test_owners_are_checked():  # spec 88, 135
     params = SlotSamplingParams(2)
     params.set(1, 5, RowParams(1.0, 0, 1.0, 0.0), 0, 0)
-    params.check_owner(1, 5)
-    for slot, owner in ((1, 4), (0, 5)):
+    params.check_owners(np.array([0, 5]))
+    for owners in ([0, 4], [5, 5]):
         with pytest.raises(ValueError, match="belongs to"):
-            params.check_owner(slot, owner)
+            params.check_owners(np.array(owners))
     params.set(1, 6, RowParams(1.0, 0, 1.0, 0.0), 0, 0)
     with pytest.raises(ValueError, match="slot 1 belongs to 6, not to 5"):
-        params.check_owner(1, 5)
+        params.check_owners(np.array([0, 5]))
 
 
 def test_a_launch_keeps_its_own_copy():
