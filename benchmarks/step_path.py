@@ -77,6 +77,7 @@ class StepPath:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._step = 0
         gc.set_threshold(*COLLECT_AFTER)
+        self.vocabulary = vocabulary
         self.size, self.stop_ids = vocabulary.size, list(vocabulary.stop_ids)
         self.engines = engines.load(vocabulary, threads=1)
         self.loaded = Loaded("", vocabulary.size, self.engines, RowStore(vocabulary.size, 64 << 20))
