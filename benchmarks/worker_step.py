@@ -7,7 +7,6 @@ of documents in place of samples, grammar services in the same process (their ti
 from __future__ import annotations
 
 import gc
-import json
 import statistics
 import sys
 import tempfile
@@ -48,7 +47,19 @@ from shared.bitmask import num_words
 from shared.clock import Clock, MonotonicClock
 from shared.guide import Guide
 from shared.protocol import (
-    Close, Compiled, Generate, Health, Hello, HealthReply, Open, Ping, Pong, Ready, Step, Welcome, decode_worker, encode,
+    Close,
+    Compiled,
+    Generate,
+    HealthReply,
+    Hello,
+    Open,
+    Ping,
+    Pong,
+    Ready,
+    Step,
+    Welcome,
+    decode_worker,
+    encode,
 )  # fmt: skip
 from shared.sockets import connect_dealer
 
@@ -221,7 +232,9 @@ class Worker:
     def __init__(self, bench: StepPath, count: int, services: int, *, guided: bool) -> None:
         walkers = bench.walkers(count)
         clock, self.parts = MonotonicClock(), Parts()
-        settings = WorkerSettings(max_slots=count, max_waiting=count, client_bind="tcp://127.0.0.1:*", max_requests_per_client=count)
+        settings = WorkerSettings(
+            max_slots=count, max_waiting=count, client_bind="tcp://127.0.0.1:*", max_requests_per_client=count
+        )
         self.link = InlineLink(bench, walkers, services, self.parts, clock)
         self._outcomes = Outcomes(lambda replies: self.door.reply_all(replies), clock, VOCAB_SIZE)
         documents = [walker.tokens[walker.start :] if not guided else walker.tokens for walker in walkers]
@@ -238,15 +251,16 @@ class Worker:
         guide: dict[str, Any] = {"structured_outputs": {"regex": "x"}} if self.guided else {}
         for number in range(self.count):
             params = {"max_tokens": 4096} | ({} if self.guided else {"ignore_eos": True})
-            self._client.send(encode(Generate(request_id=f"r{number}", prompt="a", sampling_params=params, deadline_s=600.0, **guide)))
+            self._client.send(
+                encode(Generate(request_id=f"r{number}", prompt="a", sampling_params=params, deadline_s=600.0, **guide))
+            )
         while self.door._clients.total < self.count:
             self.door._receive_some()
-        for part, owner, method in (
-            ("submit", self.engine._rows, "submit"), ("take", self.engine._rows, "take"), ("descriptor", self.engine._rows, "descriptor"),
-            ("commit", self.engine, "_commit"), ("front door", self.door, "_send_all"),
-        ):  # fmt: skip
-            self.parts.around(owner, method, part)
-        self.parts.around(self.engine, "_collect", "device")
+        for name in ("submit", "take", "descriptor"):
+            self.parts.around(self.engine._rows, name, name)
+        self.parts.around(self.engine, "_commit", "commit")
+        self.parts.around(self.door, "_send_all", "front door")
+        self.parts.around(self.engine._pipeline, "collect", "device")
 
     def step(self) -> dict[str, float]:
         """Milliseconds of each part."""
@@ -268,7 +282,9 @@ class Worker:
 
 
 def _health() -> HealthReply:
-    return HealthReply(live=True, ready=True, model="", vocab_size=1, num_slots=1, active=0, waiting=0, grammar_services=[], version="")
+    return HealthReply(
+        live=True, ready=True, model="", vocab_size=1, num_slots=1, active=0, waiting=0, grammar_services=[], version=""
+    )
 
 
 def measure(bench: StepPath, count: int, services: int, *, guided: bool) -> dict[str, float]:

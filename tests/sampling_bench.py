@@ -9,6 +9,7 @@ import torch
 from gpu_worker.descriptor import SlotAction
 from gpu_worker.grammar_link import StepTicket
 from gpu_worker.grammar_link.rows import Content
+from gpu_worker.grammar_link.ticket import Delivered
 from gpu_worker.models.base import ModelRunner, RunnerShape
 from gpu_worker.outcomes import Outcomes
 from gpu_worker.pipeline import HostPipeline
@@ -81,7 +82,7 @@ class TableLink:
             row = WireRow(RowKind.SPARSE, ids=np.array(allowed, "<i4").tobytes())
             advanced = len(walk.path)
             entry = StepAnswerEntry(walk.session, 0, launch, b"", StepStatus.OK, advanced, 1, [row])
-            ticket.deliver(entry, Content([], {}), frozenset(), "table")
+            ticket.deliver([Delivered(entry, Content([], {}), frozenset(), "table")])
         return ticket
 
 

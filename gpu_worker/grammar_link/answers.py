@@ -21,6 +21,29 @@ def stale(session: Session | None, peer: bytes, entry: StepAnswerEntry) -> str:
     return "duplicate" if session.pending.answered else ""
 
 
+def is_plain(session: Session, peer: bytes, entry: StepAnswerEntry, vocab_size: int, partition: Partition | None) -> bool:
+    """True for what almost every answer is: of the current walk of a golden token without drafts, OK, one row that needs no frame.
+    ``stale`` and ``misfit`` would find nothing."""
+    pending = session.pending
+    return (
+        pending is not None
+        and not pending.answered
+        and entry.sequence_number == session.sequence_number
+        and entry.epoch == session.epoch
+        and entry.digest == pending.digest
+        and entry.status == entry.num_advanced - 1 == entry.num_guided - 1 == len(entry.rows) - 1 == len(pending.walk.path) - 1 == 0
+        and session.peer == peer
+        and not (entry.forced or pending.walk.parents)
+        and _is_light(entry.rows[0], vocab_size, partition)
+    )
+
+
+def _is_light(row: WireRow, vocab_size: int, partition: Partition | None) -> bool:
+    if row.kind == RowKind.POOL:
+        return partition is not None and partition.holds(row)
+    return row.value < vocab_size if row.kind == RowKind.SINGLE else row.kind in (RowKind.ALL, RowKind.STOP_ONLY)
+
+
 def misfit(
     session: Session, entry: StepAnswerEntry, frame_bytes: tuple[int, ...], vocab_size: int, partition: Partition | None
 ) -> str:

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from typing import NamedTuple
 
 from gpu_worker.grammar_link.events import CompileEnded, Deliver
 from gpu_worker.grammar_link.frame import Frame
 from gpu_worker.grammar_link.row_pool import RowPool
-from gpu_worker.grammar_link.rows import Content, content
-from gpu_worker.grammar_link.ticket import StepTicket
+from gpu_worker.grammar_link.rows import content
+from gpu_worker.grammar_link.ticket import Delivered, StepTicket
 from gpu_worker.grammar_link.walks import SessionId
 from shared.errors import MaskstreamError, WorkerLost
 from shared.protocol import PoolWrite
-
-
-class _Kept(NamedTuple):
-    answer: Deliver
-    content: Content
 
 
 class Deliveries:
@@ -28,7 +22,7 @@ class Deliveries:
         self._pool = pool
         self._futures: dict[int, Future] = {}  # type: ignore[type-arg]
         self._tickets: dict[SessionId, StepTicket] = {}
-        self._kept: dict[SessionId, _Kept] = {}
+        self._kept: dict[SessionId, Delivered] = {}
         self._errors: dict[SessionId, MaskstreamError] = {}
 
     def expect_compile(self, waiter: int, future: Future) -> None:  # type: ignore[type-arg]
@@ -50,9 +44,17 @@ class Deliveries:
         else:
             future.set_result(ended.compiled)
 
-    def deliver(self, answer: Deliver, frames: Sequence[Frame]) -> None:
-        self._kept[answer.session] = _Kept(answer, content(answer.entry, frames, self._pool))
-        self.redeliver(answer.session)
+    def deliver(self, answers: Sequence[Deliver], frames: Sequence[Frame]) -> None:
+        """The answers of one message; each ticket is told once."""
+        by_ticket: dict[StepTicket, list[Delivered]] = {}
+        for answer in answers:
+            delivered = Delivered(answer.entry, content(answer.entry, frames, self._pool), answer.stop_ids, answer.service)
+            self._kept[answer.session] = delivered
+            ticket = self._tickets.get(answer.session)
+            if ticket is not None:
+                by_ticket.setdefault(ticket, []).append(delivered)
+        for ticket, delivered_now in by_ticket.items():
+            ticket.deliver(delivered_now)
 
     def write_pool(self, write: PoolWrite, frames: Sequence[Frame]) -> None:
         """A row for answers to come."""
@@ -61,7 +63,7 @@ class Deliveries:
     def redeliver(self, session: SessionId) -> None:
         kept, ticket = self._kept.get(session), self._tickets.get(session)
         if kept is not None and ticket is not None:
-            ticket.deliver(kept.answer.entry, kept.content, kept.answer.stop_ids, kept.answer.service)
+            ticket.deliver([kept])
 
     def fail(self, session: SessionId, error: MaskstreamError) -> None:
         error = self._errors.setdefault(session, error)  # the first one is the cause

@@ -60,12 +60,14 @@ class Dispatcher:
 
     def unsend(self, session: Session) -> None:
         """The current walk is answered or no longer wanted from its service; its credit comes back."""
-        service = self._services.get(session.peer)
-        if service is not None and session.pending is not None:
+        service, pending = self._services.get(session.peer), session.pending
+        if service is None or pending is None:
+            return
+        if pending.message_number is not None:
+            service.settle(pending.message_number, session.session)
+            pending.message_number = None
+        else:
             service.due.pop(session.session, None)
-            if session.pending.message_number is not None:
-                service.settle(session.pending.message_number, session.session)
-                session.pending.message_number = None
 
     def replay(self, session: Session, reason: str, avoid: Service | None = None) -> None:
         """Rebuilds a session with a waiting walk in a new epoch, elsewhere if that can be."""

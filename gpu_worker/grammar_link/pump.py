@@ -151,6 +151,9 @@ class Pump(threading.Thread):
         try:
             actions = deque(self._router.handle(event, self._clock.now_s()))
             while actions:
+                if isinstance(actions[0], Deliver):
+                    self._deliveries.deliver(_deliveries_first_in(actions), frames)
+                    continue
                 failed = self._act(actions.popleft(), frames)
                 if failed is not None:
                     failed, actions = _with_what_follows(failed, actions)
@@ -167,9 +170,7 @@ class Pump(threading.Thread):
                 fingerprint=self._router.vocabulary.fingerprint, chunk=action.chunk, data=self._chunks[action.chunk]
             )
             return self._send(action.peer, chunk)
-        if isinstance(action, Deliver):
-            self._deliveries.deliver(action, frames)
-        elif isinstance(action, WritePool):
+        if isinstance(action, WritePool):
             self._deliveries.write_pool(action.write, frames)
         elif isinstance(action, Redeliver):
             self._deliveries.redeliver(action.session)
@@ -179,7 +180,7 @@ class Pump(threading.Thread):
             self._deliveries.fail(action.session, action.error)
         elif isinstance(action, PeerChanged):
             self._peer_changed(action)
-        else:
+        elif isinstance(action, Count):
             _count(action)
         return None
 
@@ -200,6 +201,15 @@ class Pump(threading.Thread):
         self._log.info("grammar service", service=change.service, up=change.up)
         self.service_names = tuple(sorted(service.name for service in self._router.services if service.ready))
         metrics.peer_up.labels(change.service).set(int(change.service in self.service_names))
+
+
+def _deliveries_first_in(actions: deque[Action]) -> list[Deliver]:
+    """The deliveries that come first, taken out."""
+    found: list[Deliver] = []
+    while actions and isinstance(actions[0], Deliver):
+        found.append(actions[0])
+        actions.popleft()
+    return found
 
 
 def _with_what_follows(failed: SendFailed, actions: deque[Action]) -> tuple[SendFailed, deque[Action]]:

@@ -12,6 +12,8 @@ from gpu_worker.grammar_link.row_pool import PooledRow, RowPool
 from shared.bitmask import RowKind, Words, pack_into
 from shared.protocol import StepAnswerEntry, WireRow
 
+POOL = int(RowKind.POOL)
+
 
 class Content(NamedTuple):
     """What the rows of an answer refer to: its frames, and the rows of the pool by index."""
@@ -22,18 +24,21 @@ class Content(NamedTuple):
 
 def content(entry: StepAnswerEntry, frames: Sequence[Frame], pool: RowPool) -> Content:
     """Taken when the answer comes: the pool changes afterwards."""
-    return Content(frames, {row.value: pool.read(row.value) for row in entry.rows if row.kind == RowKind.POOL})
+    return Content(frames, {row.value: pool.read(row.value) for row in entry.rows if row.kind == POOL})
 
 
-def write_rows(entry: StepAnswerEntry, content: Content, out: Words, stop_ids: frozenset[int]) -> None:
-    """Writes the rows of ``entry`` to ``out`` [rows, W]; rows beyond the guided ones become zero: nothing is allowed."""
-    for index, row in enumerate(entry.rows[: len(out)]):
-        _write_row(row, content, out[index], stop_ids)
-    out[len(entry.rows) :] = 0
+def write_rows(entry: StepAnswerEntry, content: Content, out: Words, first: int, num_rows: int, stop_ids: frozenset[int]) -> None:
+    """Writes the rows of ``entry`` to ``out`` [rows, W] from row ``first`` on; of the ``num_rows`` there those beyond the guided
+    ones become zero: nothing is allowed."""
+    rows = entry.rows
+    for index in range(min(len(rows), num_rows)):
+        _write_row(rows[index], content, out[first + index], stop_ids)
+    if len(rows) < num_rows:
+        out[first + len(rows) : first + num_rows] = 0
 
 
 def _write_row(row: WireRow, content: Content, out: Words, stop_ids: frozenset[int]) -> None:
-    if row.kind == RowKind.POOL:
+    if row.kind == POOL:
         out[:] = content.pooled[row.value].words
     elif row.kind == RowKind.DENSE:
         out[:] = np.frombuffer(content.frames[row.value].buffer, dtype="<i4")

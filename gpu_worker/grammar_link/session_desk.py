@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gpu_worker.grammar_link.answers import misfit, stale
+from gpu_worker.grammar_link.answers import is_plain, misfit, stale
 from gpu_worker.grammar_link.compiling import poisoned
 from gpu_worker.grammar_link.dispatch import Dispatcher
 from gpu_worker.grammar_link.events import (
@@ -119,8 +119,12 @@ class SessionDesk:
                 self._actions.append(WritePool(write))
             else:
                 self._actions.append(Count("rejected", "pool_write"))
+        by_id, size, peer, partition = self.by_id, self._vocab_size, service.peer, service.partition
         for entry in answer.entries:
-            session = self.by_id.get(entry.handle)
+            session = by_id.get(entry.handle)
+            if session is not None and is_plain(session, peer, entry, size, partition):
+                self._accept(service, session, entry)
+                continue
             reason = stale(session, service.peer, entry)
             if reason or session is None:
                 self._actions.append(Count("rejected", reason))
@@ -138,17 +142,17 @@ class SessionDesk:
         session.answer()
         self.unanswered.pop(session.session, None)
         self._actions.append(Deliver(session.session, entry, session.stop_set, service.name))
-        self._clear(session)
+        if session.suspect:
+            self._clear(session)
         if service.draining:
             self.dispatcher.move_off(session, service)
 
     def _clear(self, session: Session) -> None:
         """An answer speaks for a suspect."""
-        if session.suspect:
-            session.suspect = False
-            self._lane.discard(session.session)
-            self._lane.clear(session.guide_key)
-            self.dispatcher.test_next()
+        session.suspect = False
+        self._lane.discard(session.session)
+        self._lane.clear(session.guide_key)
+        self.dispatcher.test_next()
 
     def _retry_wrong(self, session: Session, reason: str) -> None:
         """The service could not or did not answer the walk: open again, a few times."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpu_worker.grammar_link.events import Peer
 from gpu_worker.grammar_link.walks import SessionId, Walk
-from shared.digest import chain, extend, of_walk
+from shared.digest import chain, of_walk
 from shared.protocol import Plan, StepEntry
 
 
@@ -54,18 +54,27 @@ class Session:
 
     def is_retry(self, walk: Walk) -> bool:
         """Whether ``walk`` asks again for what the current one asks."""
-        if self.pending is None or walk.committed:
+        if walk.committed or self.pending is None:
             return False
         last = self.pending.walk
         return (list(last.path), list(last.parents), last.draft_walk) == (list(walk.path), list(walk.parents), walk.draft_walk)
 
     def begin(self, walk: Walk, now_s: float, patience_s: float) -> None:
         """Takes a new walk: commits its tokens and gives it the next sequence number."""
-        if self.unanswered:
+        last = self.pending
+        if last is not None and not last.answered:
             self.vouched = False
-        for token_id in walk.committed:
-            self.prefix_digest = extend(self.prefix_digest, token_id)
-        self.committed.extend(walk.committed)
+        committed = walk.committed
+        if (
+            last is not None
+            and len(committed) == len(last.walk.path) == 1
+            and committed[0] == last.walk.path[0]
+            and not last.walk.parents
+        ):
+            self.prefix_digest = last.digest  # without drafts that is the digest of the prefix with its golden token
+        else:
+            self.prefix_digest = chain(self.prefix_digest, committed)[-1]
+        self.committed.extend(committed)
         self.sequence_number += 1
         self.pending = PendingWalk(walk, of_walk(self.prefix_digest, walk.path, walk.parents), now_s, patience_s)
 

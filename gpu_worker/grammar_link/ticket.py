@@ -5,12 +5,24 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from gpu_worker.grammar_link.rows import Content, write_rows
 from gpu_worker.grammar_link.walks import HELD, Outcome, SessionId, Walk, WalkStatus
 from shared.bitmask import Words
 from shared.errors import MaskstreamError
 from shared.protocol import StepAnswerEntry
+
+STATUS = {int(status): status for status in WalkStatus}
+
+
+class Delivered(NamedTuple):
+    """An answer that fits its walk, what its rows refer to, the session's stop set, and who answered."""
+
+    entry: StepAnswerEntry
+    content: Content
+    stop_ids: frozenset[int]
+    service: str
 
 
 class StepTicket:
@@ -59,14 +71,16 @@ class StepTicket:
 
     # ---- the link's thread ---------------------------------------------------------------------------------------------------
 
-    def deliver(self, entry: StepAnswerEntry, content: Content, stop_ids: frozenset[int], service: str) -> None:
-        """Writes an answer that fits, unless the ticket is sealed."""
+    def deliver(self, answers: Sequence[Delivered]) -> None:
+        """Writes answers that fit, unless the ticket is sealed."""
         with self._changed:
-            if self._sealed or entry.handle not in self._walks:
+            if self._sealed:
                 return
-            walk = self._walks[entry.handle]
-            write_rows(entry, content, self._out[walk.row : walk.row + walk.num_rows], stop_ids)
-            self._outcomes[entry.handle] = _outcome(entry, service)
+            for entry, content, stop_ids, service in answers:
+                walk = self._walks.get(entry.handle)
+                if walk is not None:
+                    write_rows(entry, content, self._out, walk.row, walk.num_rows, stop_ids)
+                    self._outcomes[entry.handle] = _outcome(entry, service)
             self._tell()
 
     def fail(self, session: SessionId, error: MaskstreamError) -> None:
@@ -84,6 +98,7 @@ class StepTicket:
 
 
 def _outcome(entry: StepAnswerEntry, service: str) -> Outcome:
-    kinds = tuple(row.kind for row in entry.rows)
+    rows = entry.rows
+    kinds = (rows[0].kind,) if len(rows) == 1 else tuple([row.kind for row in rows])
     error = entry.error.exception() if entry.error else None
-    return Outcome(WalkStatus(entry.status), entry.num_advanced, entry.num_guided, kinds, tuple(entry.forced), error, service)
+    return Outcome(STATUS[entry.status], entry.num_advanced, entry.num_guided, kinds, tuple(entry.forced), error, service)

@@ -28,7 +28,7 @@ class Walk(NamedTuple):
 
     @property
     def num_rows(self) -> int:
-        return max(1, len(self.path))
+        return len(self.path) or 1
 
 
 class WalkStatus(enum.IntEnum):

@@ -135,7 +135,7 @@ class World:
         """The row read through the index equals the row filled."""
         entry, rows = self.kept[session]
         out = np.full((len(entry.rows), num_words(SIZE)), 0x55, dtype=np.int32)
-        write_rows(entry, rows, out, frozenset(STOPS))
+        write_rows(entry, rows, out, 0, len(out), frozenset(STOPS))
         for index, words in enumerate(out):
             wanted = CONTENTS[self.filled[session, entry.sequence_number, index]].copy()
             got = words.copy()
