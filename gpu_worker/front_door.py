@@ -20,9 +20,10 @@ from shared import log, metrics, protocol, sockets
 from shared.clock import Clock
 from shared.errors import BadRequest, MaskstreamError
 from shared.mailbox import Mailbox
-from shared.protocol import Cancel, Failed, Generate, WireError, WorkerReply
+from shared.protocol import Cancel, Delta, Failed, Generate, WireError, WorkerReply
 
 POLL_MS = 500
+NOBLOCK, ADDRESS = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
 SIGN_OF_LIFE_S = 2.0
 """A client with open requests that was sent nothing for this long gets an unasked HealthReply: one that is gone is noticed so."""
 MAX_FRAMES_A_TURN = 64
@@ -163,7 +164,10 @@ class FrontDoor:
 
     def _send_all(self) -> None:
         for client, message in self._outbox.take_all():
-            if isinstance(message, protocol.Done | Failed):
+            if type(message) is Delta:  # most are
+                if self._clients.is_open(client, message.request_id):
+                    self._send(client, message)
+            elif isinstance(message, protocol.Done | Failed):
                 self._end(client, message)
             elif not isinstance(message, protocol.HealthReply) and self._clients.is_open(client, message.request_id):
                 self._send(client, message)
@@ -175,7 +179,8 @@ class FrontDoor:
     def _send(self, client: bytes, message: WorkerReply) -> None:
         self._sent_s[client] = self._clock.now_s()
         try:
-            self._socket.send_multipart([client, protocol.encode(message)], zmq.NOBLOCK)
+            self._socket.send(client, ADDRESS)
+            self._socket.send(protocol.encode(message), NOBLOCK)
         except zmq.ZMQError as error:  # EHOSTUNREACH: gone; EAGAIN: it does not read
             metrics.dropped_total.labels("slow" if error.errno == zmq.EAGAIN else "gone").inc()
             for request_id in self._clients.drop(client):
