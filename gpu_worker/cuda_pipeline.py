@@ -163,7 +163,7 @@ class CudaPipeline(Pipeline):
         if sealed.kept:
             rows = self._device.kept_logits(place, len(sealed.kept))
             result.logits = {slot: rows[at] for slot, at in sealed.kept.items() if result.token[slot] >= 0}
-        result.forward_s = time.perf_counter() - self._started_s.pop(number)
+        result.forward_s = time.perf_counter() - self._started_s.pop(number) - result.wait_s
         return result
 
     def close(self) -> None:

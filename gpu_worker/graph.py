@@ -18,7 +18,7 @@ from kernels.inputs import GpuInputs
 from kernels.logprobs import logprobs_into
 from kernels.penalties import update_counts
 from kernels.sample import sample_into
-from kernels.step import StepSizes, step_ask, step_begin, step_commit, step_feed, step_tell
+from kernels.step import StepSizes, step_ask, step_begin, step_commit, step_feed, step_ready, step_tell
 from kernels.verify import match
 
 
@@ -28,6 +28,7 @@ def run_forward(runner: ModelRunner, step: StepTensors, launch: LaunchBuffers, s
     if width > 1:
         step_feed(launch.drafts, state, active, stream)
     logits = runner.decode(state.tokens[:active, :width], state.positions[:active], state.lengths[:active])
+    step_ready(state, stream)
     return logits.reshape(active * width, logits.shape[-1])
 
 

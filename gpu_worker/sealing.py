@@ -18,6 +18,7 @@ from gpu_worker.step_buffers import StepShape
 from kernels.block import Block
 from kernels.reference import Overlay, SampleRows, TokenList
 from kernels.step import ASK_PROCESSED, ASK_RAW, StepSizes
+from shared import metrics
 from shared.errors import MaskstreamError
 
 _PARAMETERS = ("temperature", "top_p", "min_p", "top_k", "seed", "offset")
@@ -66,6 +67,8 @@ class Sealer:
             raise RuntimeError("a launch without overlays was given one")
         for slot in sealed.errors:
             action[slot] = SlotAction.HOLD
+        guided = np.minimum(block["depth"], shape.width)[action == SlotAction.GUIDED]
+        metrics.gpu_copied_bytes_total.inc(int(guided.sum()) * self._sizes.words * 4)
         return sealed
 
     def _wants_more(self, descriptor: Descriptor, acting: NDArray[np.bool_]) -> bool:
@@ -181,6 +184,7 @@ class Sealer:
         first, *ahead = positions
         first.ahead = [each for each in ahead if (each.token >= 0).any()]
         first.slot_errors.update(sealed.errors)
+        first.wait_s = int(block["waited_ns"][0]) * 1e-9
         return first
 
     def _position(

@@ -67,27 +67,28 @@ def draft_fields(s: StepSizes) -> Fields:
 
 
 def result_fields(s: StepSizes) -> Fields:
-    """What a launch did: launch (written last); token and status [T, slots]; action and epoch [slots]; log-probabilities of rows
-    that asked, [T, slots] and [T, slots, n]."""
+    """What a launch did: launch (written last); waited_ns, how long a ready forward waited for its flag; token and status [T,
+    slots]; action and epoch [slots]; log-probabilities of rows that asked, [T, slots] and [T, slots, n]."""
     rows, top = (s.most, s.slots), (s.most, s.slots, s.num_top)
     return {
-        "launch": (np.int64, (1,)), "token": (np.int32, rows), "status": (np.int32, rows), "action": (np.int32, (s.slots,)),
-        "epoch": (np.int64, (s.slots,)), "logprob": (np.float32, rows), "rank": (np.int32, rows), "top_ids": (np.int32, top),
-        "top_logprobs": (np.float32, top),
+        "launch": (np.int64, (1,)), "waited_ns": (np.int64, (1,)), "token": (np.int32, rows), "status": (np.int32, rows), "action":
+        (np.int32, (s.slots,)), "epoch": (np.int64, (s.slots,)), "logprob": (np.float32, rows), "rank": (np.int32, rows), "top_ids":
+        (np.int32, top), "top_logprobs": (np.float32, top),
     }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class SlotState:
     """What the device owns of each slot. tokens int64 [slots, T]; positions, lengths, epoch int64 [slots]; counter int64 [1] (the
-    last launch that committed); of the launch at work: action, num_drafts, emitted int32 [slots], drafts int32 [slots * (T -
-    1)]."""
+    last launch that committed); clock int64 [2], when the forward was done and when the wait was over; of the launch at work:
+    action, num_drafts, emitted int32 [slots], drafts int32 [slots * (T - 1)]."""
 
     tokens: Tensor
     positions: Tensor
     lengths: Tensor
     epoch: Tensor
     counter: Tensor
+    clock: Tensor
     action: Tensor
     drafts: Tensor
     num_drafts: Tensor
@@ -99,7 +100,7 @@ class SlotState:
         action, num_drafts, emitted = (torch.zeros(slots, dtype=torch.int32, device=device) for _ in range(3))
         return cls(
             torch.zeros((slots, width), dtype=torch.int64, device=device), positions, lengths, epoch,
-            torch.zeros(1, dtype=torch.int64, device=device), action,
+            torch.zeros(1, dtype=torch.int64, device=device), torch.zeros(2, dtype=torch.int64, device=device), action,
             torch.zeros(max(slots * (width - 1), 1), dtype=torch.int32, device=device), num_drafts, emitted,
         )  # fmt: skip
 
@@ -159,6 +160,10 @@ class _Feed(ctypes.Structure):
     _fields_ = [("state", _State), ("drafts", P), ("num_drafts", P), ("slots", I32), ("most", I32)]
 
 
+class _Ready(ctypes.Structure):
+    _fields_ = [("clock", P)]
+
+
 class _Ask(ctypes.Structure):
     _fields_ = [*((name, P) for name in ("asks", "column", "raw", "processed")), ("rows", I32), ("pad", I32)]
 
@@ -178,7 +183,7 @@ class _Tell(ctypes.Structure):
 
 class _Commit(ctypes.Structure):
     _fields_ = [("state", _State), *((n, P) for n in ("token", "status", "emitted", "out_token", "out_status", "out_action",
-                "out_epoch", "out_launch")), *((n, I32) for n in ("slots", "active", "width", "most"))]  # fmt: skip
+                "out_epoch", "out_waited", "out_launch")), *((n, I32) for n in ("slots", "active", "width", "most"))]  # fmt: skip
 
 
 class _Set(ctypes.Structure):
@@ -191,7 +196,7 @@ class _Set(ctypes.Structure):
 
 
 def variants() -> list[Variant]:
-    return [_variant(f"step_{name}") for name in ("feed", "begin", "ask", "tell", "commit", "set")]
+    return [_variant(f"step_{name}") for name in ("feed", "ready", "begin", "ask", "tell", "commit", "set")]
 
 
 def _variant(kernel: str) -> Variant:
@@ -202,6 +207,11 @@ def step_feed(drafts: Block, state: SlotState, active: int, stream: int) -> None
     """Before the forward of the first ``active`` slots: their drafts behind their golden tokens."""
     args = _Feed(_State.of(state), *drafts.addresses(("drafts", "num_drafts")), active, state.tokens.shape[1])
     launch(_variant("step_feed"), args, grid=(1, 1), block=THREADS, stream=stream)
+
+
+def step_ready(state: SlotState, stream: int) -> None:
+    """Behind the forward, before the wait: the time."""
+    launch(_variant("step_ready"), _Ready(state.clock.data_ptr()), grid=(1, 1), block=1, stream=stream)
 
 
 def step_begin(
@@ -254,7 +264,7 @@ def step_commit(
     stream: int,
 ) -> None:  # fmt: skip
     """After sampling: commits the slots that got tokens and tells the host. ``emitted`` int32 [active]: of a slot's rows."""
-    outs = result.addresses(("token", "status", "action", "epoch", "launch"))
+    outs = result.addresses(("token", "status", "action", "epoch", "waited_ns", "launch"))
     pointers = (token.data_ptr(), status.data_ptr(), None if emitted is None else emitted.data_ptr())
     active = token.numel() // width
     args = _Commit(_State.of(state), *pointers, *outs, sizes.slots, active, width, sizes.most)

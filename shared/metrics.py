@@ -30,6 +30,7 @@ gpu_dead_end_rows_total = Counter("gpu_dead_end_rows_total", "Rows without an al
 gpu_invalid_token_total = Counter("gpu_invalid_token_total", "Sampled ids refused by a check")
 mask_rows_total = Counter("guided_mask_rows_total", "Rows received by kind", ["kind"])
 mask_bytes_total = Counter("guided_mask_bytes_total", "Bytes of step answers received")
+gpu_copied_bytes_total = Counter("gpu_copied_bytes_total", "Bytes of mask rows brought to the GPU")
 holds_total = Counter("guided_holds_total", "Sequences that repeated a step")
 draft_tokens_total = Counter("guided_draft_tokens_total", "Drafted tokens: accepted, verified, rewound", ["outcome"])
 session_replays_total = Counter("session_replays_total", "Sessions rebuilt on a service", ["reason"])

@@ -3,6 +3,7 @@
 // step_feed    before the forward: drafts behind the golden tokens, from pinned memory.
 // step_begin   one CTA a row (slot, position), behind the memory-wait node: compares the sealed launch number with the device's
 //              counter, turns actions into row status, brings parameters, rows and overlays from pinned memory to the device.
+// step_ready   one thread, before the wait: when the forward was done.
 // step_ask     which rows want which log-probabilities.
 // step_tell    one CTA a row: log-probabilities to pinned memory, logits to where they are kept.
 // step_commit  one CTA: moves token and position of the slots that got tokens, writes the results to pinned memory, then the launch
@@ -41,7 +42,7 @@ struct Descriptor {  // by slot; parameters of rows [positions, slots]; mask row
 };
 
 struct State {  // device
-    i64 *tokens, *positions, *lengths, *epoch, *counter;
+    i64 *tokens, *positions, *lengths, *epoch, *counter, *clock;  // clock: ns at the end of the forward, and behind the wait
     i32 *action, *drafts, *num_drafts, *emitted;  // of the launch at work
 };
 
@@ -127,10 +128,17 @@ __device__ void begin_features(const BeginArgs& a, u32 row, u32 slot, u32 at, bo
     if (at == 0 && a.in.fresh[slot]) begin_counts(a, slot);
 }
 
+__device__ __forceinline__ i64 now_ns() {
+    i64 t;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
+    return t;
+}
+
 extern "C" __global__ void __launch_bounds__(NT) step_begin(const __grid_constant__ BeginArgs a) {
     const u32 row = blockIdx.x, slot = row / a.width, at = row % a.width;
     __shared__ i32 shared_action, shared_sealed;
     if (threadIdx.x == 0) {
+        if (row == 0) a.state.clock[1] = now_ns();
         bool sealed = *a.in.sealed == a.state.counter[0] + 1;
         __threadfence_system();
         i64 length = a.state.lengths[slot];
@@ -164,6 +172,12 @@ extern "C" __global__ void __launch_bounds__(NT) step_begin(const __grid_constan
     if (threadIdx.x == 0) a.out.index[row] = (i32)to;
     if (cached < 0 || a.in.fill[pinned]) copy(a.out.bitmask + to * a.words, a.in.rows + (i64)pinned * a.words, a.words);
 }
+
+struct ReadyArgs {
+    i64* clock;
+};
+
+extern "C" __global__ void step_ready(const __grid_constant__ ReadyArgs a) { a.clock[0] = now_ns(); }
 
 struct FeedArgs {
     State state;
@@ -231,6 +245,7 @@ struct CommitArgs {
     const i32 *token, *status, *emitted;  // a row each of the sampler; emitted by slot, null: one token where there is one
     i32 *out_token, *out_status, *out_action;  // pinned, tokens and status [positions, slots]
     i64* out_epoch;
+    i64* out_waited;
     volatile i64* out_launch;
     i32 slots, active, width, most;
 };
@@ -253,6 +268,7 @@ extern "C" __global__ void __launch_bounds__(NT) step_commit(const __grid_consta
         }
         if (a.state.lengths[slot] > 1) a.state.lengths[slot] = 1;
     }
+    if (threadIdx.x == 0) *a.out_waited = a.state.clock[1] - a.state.clock[0];
     __threadfence_system();
     __syncthreads();
     if (threadIdx.x == 0) {
