@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gpu_worker.beam.scores import BeamRow, BeamScores
 from gpu_worker.sampler.logits_processors import ProcessedRow
 from gpu_worker.speculation.ahead import Ahead
 from kernels.reference import Overlay, SampleRows
@@ -32,8 +33,8 @@ class Descriptor:
     ``rows`` the parameters, a row a slot, of its first position; ``ahead``: those of the drafted positions; ``num_logprobs``
     alternatives are told beside the sampled token, None: no log-probabilities; ``processed`` bool [slots]: the slots that want
     those of the filtered distribution; ``asking`` bool [slots]: the slots that want any (None: all may be told); ``processing``:
-    rows for logits processors, on the host; ``return_logits``: slots whose logits are told as the model gave them; ``epoch`` int64
-    [slots] is the owner's epoch: a launch never acts for an owner that has gone.
+    rows for logits processors, on the host; ``beams``: slots that are scored, not sampled; ``return_logits``: slots whose logits
+    are told as the model gave them; ``epoch`` int64 [slots] is the owner's epoch: a launch never acts for an owner that has gone.
     """
 
     launch: int
@@ -46,6 +47,7 @@ class Descriptor:
     processed: NDArray[np.bool_] | None = None
     asking: NDArray[np.bool_] | None = None
     processing: list[ProcessedRow] = field(default_factory=list)
+    beams: dict[int, BeamRow] = field(default_factory=dict)
     return_logits: list[int] = field(default_factory=list)
     ahead: Ahead | None = None
 
@@ -81,6 +83,7 @@ class LaunchResult:
     error: Exception | None = None
     slot_errors: dict[int, Exception] = field(default_factory=dict)
     logits: dict[int, bytes] = field(default_factory=dict)
+    scores: dict[int, BeamScores] = field(default_factory=dict)
     _lists: tuple[list[int], ...] | None = None
 
     def lists(self) -> tuple[list[int], ...]:

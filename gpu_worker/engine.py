@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 
 from gpu_worker import ranges
+from gpu_worker.beam.steps import BeamSteps
 from gpu_worker.config import WorkerSettings
 from gpu_worker.descriptor import LaunchResult
 from gpu_worker.grammar_link import GrammarLink, StepTicket
@@ -53,6 +54,7 @@ class Engine:
             pipeline, link, scheduler, requests, outcomes, clock,
             post=self._inbox.put, prepare=lambda sequence: self._drafting.begin(sequence),
         )  # fmt: skip
+        self._beam_steps = BeamSteps(pipeline, link, self._params, self._rows, outcomes)
         self._in_flight: deque[int] = deque()
         # Drafts follow a golden token that the host knows: the launch before must have ended.
         self._max_in_flight = 1 if self._drafting.max_drafts else MAX_IN_FLIGHT
@@ -109,8 +111,8 @@ class Engine:
         launch = self._in_flight[0]
         batch = [s for s in self.scheduler.decoding if s.first_launch <= launch]
         ticket = self._rows.submit(launch, batch)
-        if len(self._in_flight) < self._max_in_flight:
-            self._launch()
+        if len(self._in_flight) < self._max_in_flight and any(s.beams is None for s in batch):
+            self._launch()  # beams alone would only repeat their step: where they go on is decided by this one
         if ticket is not None:
             self._wait(ticket, batch)
         for sequence, outcome in self._rows.take(launch, ticket, batch):
@@ -139,10 +141,14 @@ class Engine:
             if (broken := result.error or result.slot_errors.get(sequence.slot)) is not None:
                 self._lifecycle.fail(sequence, _named(broken))
                 continue
-            error = self._outcomes.commit(sequence, result, now_s)
+            beams = sequence.beams
+            if beams is None:
+                error = self._outcomes.commit(sequence, result, now_s)
+            else:
+                error = self._beam_steps.commit(beams, result, now_s, self._next_launch)
             if error is not None:
                 self._lifecycle.fail(sequence, error)
-            elif sequence.finish is not None:
+            elif sequence.finish is not None or (beams is not None and beams.search.done):
                 self._lifecycle.finish(sequence)
             elif sequence.held_since_s is not None and self._held_too_long(sequence):
                 self._suspend(sequence)
@@ -185,9 +191,10 @@ class Engine:
         sequence.phase, sequence.first_launch = Phase.DECODING, self._next_launch
 
     def _suspend(self, sequence: Sequence) -> None:
-        self._pipeline.release(sequence.slot)
+        for member in sequence.placed_together:
+            self._pipeline.release(member.slot)
+            member.held_since_s = None
         self.scheduler.suspend(sequence)
-        sequence.held_since_s = None
 
     def _held_too_long(self, sequence: Sequence) -> bool:
         """A slot is given back only where somebody waits who could use it."""

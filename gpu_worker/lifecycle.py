@@ -63,7 +63,7 @@ class Lifecycle:
 
     def _enqueue(self, state: RequestInProgress) -> None:
         for sequence in state.sequences:
-            if sequence.finish is None:
+            if sequence.finish is None and not sequence.spare:
                 self._open(sequence)
                 self._scheduler.add(sequence)
         if state.ended():

@@ -71,7 +71,7 @@ class Outcomes:
             metrics.holds_total.inc()
             return None
         if not 0 <= token_id < self._vocab_size:
-            return self._no_token(sequence, SampleStatus(status))
+            return self.no_token(sequence, SampleStatus(status))
         previous_s = sequence.last_token_s
         logprob = None if sequence.num_logprobs is None else _logprob(sequence, result, slot, token_id)
         delta = sequence.take(token_id, logprob, now_s, logits=result.logits.get(slot))
@@ -83,7 +83,8 @@ class Outcomes:
             self._reply(sequence.request.client, delta)
         return None
 
-    def _no_token(self, sequence: Sequence, status: SampleStatus) -> MaskstreamError:
+    def no_token(self, sequence: Sequence, status: SampleStatus) -> MaskstreamError:
+        """Why there is none."""
         metrics.gpu_dead_end_rows_total.inc()
         if status & SampleStatus.NAN:
             return MaskstreamError("the model's logits hold no number that could be sampled")

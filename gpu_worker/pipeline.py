@@ -61,6 +61,11 @@ class Pipeline(ABC):
     def release(self, slot: int) -> None:
         """Takes the slot from its owner; launches after this leave it alone."""
 
+    def copy(self, source: int, target: int, num_tokens: int) -> None:
+        """Gives a slot the first ``num_tokens`` positions of another; ``admit`` comes after. Raises ConfigError where the device
+        does not copy slots."""
+        raise ConfigError("this device's pipeline copies no slots", field="use_beam_search")
+
     def draft(self, slot: int, token_ids: Sequence[int]) -> None:
         """The next launch also feeds these behind the slot's golden token, which must be known: nothing may be in flight. Raises
         ConfigError where the device takes no drafts."""
@@ -145,6 +150,9 @@ class HostPipeline(Pipeline):
     def release(self, slot: int) -> None:
         self._work.put((self._do_release, slot))
 
+    def copy(self, source: int, target: int, num_tokens: int) -> None:
+        self._work.put((self._do_copy, source, target, num_tokens))
+
     def draft(self, slot: int, token_ids: Sequence[int]) -> None:
         if len(token_ids) >= self._runner.max_width:
             raise ConfigError(f"{len(token_ids)} drafts, but a forward is {self._runner.max_width} wide", field="max_draft_tokens")
@@ -189,6 +197,12 @@ class HostPipeline(Pipeline):
                 scores.add(start_position, self._runner.prefill_logits(slot, token_ids, start_position))
         except Exception as error:  # the slot's owner fails by name when it is its turn, nobody else
             self._slot_errors[slot] = error
+
+    def _do_copy(self, source: int, target: int, num_tokens: int) -> None:
+        try:
+            self._runner.copy_slot(source, target, num_tokens)
+        except Exception as error:  # as for a prefill
+            self._slot_errors[target] = error
 
     def _do_admit(self, slot: int, epoch: int, golden_token: int, position: int) -> None:
         self._tokens[slot, 0], self._positions[slot], self._lengths[slot] = golden_token, position, 1

@@ -39,7 +39,8 @@ class PromptEncoder(Protocol):
 @dataclass(frozen=True, slots=True)
 class Model:
     """What admission needs to know of the model. ``defaults``: its own sampling defaults, in our names; ``processors``: the logits
-    processors that are installed beside it."""
+    processors that are installed beside it; ``max_slots`` sequences are decoded at once, with ``max_draft_tokens`` guessed
+    ahead."""
 
     name: str
     vocabulary: Vocabulary
@@ -47,6 +48,8 @@ class Model:
     max_length: int
     defaults: Mapping[str, Any] = field(default_factory=dict)
     processors: Mapping[str, LogitsProcessor] = field(default_factory=dict)
+    max_slots: int = 1024
+    max_draft_tokens: int = 0
     max_prompt_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -101,6 +104,7 @@ def admit(message: Generate, client: bytes, model: Model, *, now_s: float, deadl
     params = sampling_params.from_mapping(message.sampling_params, model.defaults)
     guide = guides.guide_from_request(message.response_format, message.structured_outputs)
     _check_combination(params, guide)
+    _check_beams(params, message, model)
     end_ids = _end_ids(params, model.vocabulary)
     gate = gate_of(message.reasoning, params, model.vocabulary, end_ids)
     rules = _rules(params, model)
@@ -130,6 +134,17 @@ def _check_reply(params: SamplingParams, prompt_tokens: int) -> None:
     num_bytes = prompt_tokens * (ENTRY_BYTES + TOP_BYTES * (params.prompt_logprobs or 0))
     if params.prompt_logprobs is not None and num_bytes > MAX_FRAME_BYTES // 2:
         raise TooLarge(f"those of {prompt_tokens} tokens do not fit in a reply", field="prompt_logprobs")
+
+
+def _check_beams(params: SamplingParams, message: Generate, model: Model) -> None:
+    if not params.use_beam_search:
+        return
+    if params.num_drawn > model.max_slots:
+        raise TooLarge(f"{params.num_drawn} beams, but this worker decodes {model.max_slots} texts at once", field="best_of")
+    if model.max_draft_tokens:
+        raise BadRequest(f"beams are not drafted, and this worker drafts {model.max_draft_tokens} tokens", field="use_beam_search")
+    if message.output_token_ids:
+        raise BadRequest("one text does not say where its beam search stood", field="output_token_ids")
 
 
 def _check_logits(params: SamplingParams, stream: bool, num_logits: int) -> None:

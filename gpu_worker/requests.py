@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from gpu_worker.beam.group import BeamGroup
 from gpu_worker.clients import Key
 from gpu_worker.request import Request
 from gpu_worker.sampler.seeds import SeedSource
@@ -26,7 +27,13 @@ class RequestInProgress:
     finishing: bool = False
     cancelled: bool = False
 
+    @property
+    def beams(self) -> BeamGroup | None:
+        return self.sequences[0].beams
+
     def ended(self) -> bool:
+        if self.beams is not None:
+            return self.beams.search.done or self.cancelled
         return all(sequence.finish is not None for sequence in self.sequences) or self.cancelled
 
     def plan(self) -> Plan | None:
@@ -37,7 +44,9 @@ class RequestInProgress:
     @property
     def chosen(self) -> list[Sequence]:
         """The n sequences that are returned: all, or the best of more by cumulative log-probability (the lower number first where
-        two are equal), best first (spec 129)."""
+        two are equal), best first (spec 129); of a beam search the n best of its pool, as many as there are."""
+        if self.beams is not None:
+            return self.beams.chosen()
         if not self.request.params.is_ranked:
             return self.sequences
         ranked = sorted(self.sequences, key=lambda sequence: -sequence.cumulative_logprob)
@@ -53,25 +62,32 @@ class RequestInProgress:
             usage=self.usage(),
             guide_kind=self.request.guide_kind,
             engine=f"{plan.engine} {plan.engine_version}" if plan else "",
-            warnings=[*(plan.warnings if plan else []), *self.request.warnings],
+            warnings=[*(plan.warnings if plan else []), *self.request.warnings, *self._fewer()],
             services=services,
             prompt_logprobs=self.sequences[0].scores.entries if self.sequences[0].scores else None,
         )
 
+    def _fewer(self) -> list[str]:
+        """A language of few texts has no more beams than it has texts."""
+        if self.beams is None or self.cancelled or len(self.chosen) == self.request.params.n:
+            return []
+        return [f"the beam search found {len(self.chosen)} of {self.request.params.n} texts"]
+
     def failed(self, error: MaskstreamError) -> Failed:
         """The bad ending, with what the first choice had."""
-        first = self.sequences[0]
+        first = self.chosen[0] if self.beams is not None and self.chosen else self.sequences[0]
         return Failed(request_id=self.request.request_id, error=WireError.of(error), token_ids=first.tokens, text=first.cut())
 
     def usage(self) -> Usage:
-        started = [s.first_token_s for s in self.sequences if s.first_token_s]
+        texts = self.sequences if self.beams is None else self.chosen
+        started = [s.first_token_s for s in texts if s.first_token_s]
         first_s = min(started, default=0.0)
-        last_s = max((s.last_token_s for s in self.sequences), default=0.0)
-        new_tokens = [len(s.tokens) - len(self.request.output_token_ids) for s in self.sequences]
-        steps = max(max(new_tokens) - 1, 1)
+        last_s = max((s.last_token_s for s in texts), default=0.0)
+        new_tokens = [len(s.tokens) - len(self.request.output_token_ids) for s in texts]
+        steps = max(max(new_tokens, default=0) - 1, 1)
         return Usage(
             prompt_tokens=len(self.request.prompt_token_ids),
-            completion_tokens=sum(len(s.tokens) for s in self.sequences),
+            completion_tokens=sum(len(s.tokens) for s in texts),
             time_to_first_token_ms=1e3 * (first_s - self.request.received_s) if first_s else 0.0,
             ms_per_token=1e3 * (last_s - first_s) / steps if first_s else 0.0,
             compile_ms=self.compiled.compile_ms if self.compiled else 0.0,
@@ -103,6 +119,8 @@ class Requests:
 
     def begin(self, request: Request) -> RequestInProgress:
         sequences = [self._sequence(request, child) for child in range(request.params.num_drawn)]
+        if request.params.use_beam_search:
+            BeamGroup(sequences)
         state = RequestInProgress(request, sequences)
         self.by_key[request.key] = state
         return state

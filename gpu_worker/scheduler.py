@@ -33,7 +33,7 @@ class Scheduler:
         self.waiting.append(sequence)
 
     def place(self, can_run: Callable[[Sequence], bool]) -> list[Sequence]:
-        """Gives free slots to waiting sequences that can run; they go to PREFILL."""
+        """Gives free slots to waiting sequences that can run; they go to PREFILL. Beams get theirs all at once."""
         free = [slot for slot in range(self.num_slots) if slot not in self._by_slot]
         placed: list[Sequence] = []
         passed_over: deque[Sequence] = deque()
@@ -42,9 +42,15 @@ class Scheduler:
             if not can_run(sequence):
                 passed_over.append(sequence)
                 continue
-            sequence.slot, sequence.phase, sequence.prefilled = free.pop(0), Phase.PREFILL, 0
-            self._by_slot[sequence.slot] = sequence
-            placed.append(sequence)
+            together = sequence.placed_together
+            if len(together) > len(free):
+                passed_over.append(sequence)
+                break  # nobody behind it takes the slots that it waits for
+            for member in together:
+                member.slot, member.prefilled = free.pop(0), 0
+                member.phase = Phase.SPARE if member.spare else Phase.PREFILL
+                self._by_slot[member.slot] = member
+            placed += together
         self.waiting.extendleft(reversed(passed_over))
         return placed
 
@@ -63,10 +69,13 @@ class Scheduler:
                     sequence.phase = Phase.READY
 
     def suspend(self, sequence: Sequence) -> None:
-        """Takes the slot back for whoever waits first; the sequence is next, and its tokens are written again when it returns."""
-        self._free(sequence)
-        sequence.phase = Phase.WAITING
-        self.waiting.insert(1, sequence)
+        """Takes the slot back for whoever waits first; the sequence is next, and its tokens are written again when it returns.
+        Beams leave and return together."""
+        together = sequence.placed_together
+        for member in together:
+            self._free(member)
+            member.phase = Phase.WAITING
+        self.waiting.insert(1, together[0])
 
     def remove(self, sequence: Sequence) -> None:
         """Forgets a sequence that ended, wherever it is."""

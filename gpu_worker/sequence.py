@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import enum
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from gpu_worker.reasoning import Split, split
 from gpu_worker.request import Request
@@ -20,6 +22,15 @@ from shared.protocol import Choice, Delta, Plan, TokenLogprob
 from shared.sampling_params import SamplingParams
 from shared.tokenizer import Detokenizer, Vocabulary, decode
 
+if TYPE_CHECKING:
+    from gpu_worker.beam.group import BeamGroup
+
+TEXT = (
+    "tokens", "text", "logprobs", "cumulative_logprob", "state", "detokenizer", "stops", "finish", "told", "first_token_s",
+    "last_token_s",
+)  # fmt: skip
+"""What a sequence holds of its text: all that goes along where a text goes on in another slot."""
+
 
 class Phase(enum.Enum):
     """Where a sequence is. A guided one is decoded only when its session is open."""
@@ -28,6 +39,7 @@ class Phase(enum.Enum):
     PREFILL = "prefill"  # has a slot, prompt tokens are still to be written
     READY = "ready"  # prompt written; waits for its plan
     DECODING = "decoding"
+    SPARE = "spare"  # has a slot for a beam that is not there
     ENDED = "ended"
 
 
@@ -38,7 +50,8 @@ class Sequence:
     alone allows there. ``prefix``: the prompt's text, where it is shown before the output's; ``scores``: its log-probabilities,
     where they were asked for. ``num_logprobs``: alternatives wanted beside the sampled token, None: not even its own (texts that
     are ranked need their own, spec 129). ``plain``: parameters and a mask row are all that its steps need. ``progress``: the drafts
-    of the step. ``state`` and ``top_p`` move by committed tokens only. Times in seconds."""
+    of the step. ``state`` and ``top_p`` move by committed tokens only. ``beams``: the beam search that it belongs to; ``spare``: it
+    holds none of its texts. Times in seconds."""
 
     request: Request
     child: int
@@ -53,6 +66,8 @@ class Sequence:
     top_p: TopPDecay | None
     prefix: str = ""
     scores: PromptScores | None = None
+    beams: BeamGroup | None = None
+    spare: bool = False
     phase: Phase = Phase.WAITING
     slot: int = -1
     prefilled: int = 0
@@ -100,6 +115,11 @@ class Sequence:
         return self.request.prompt_token_ids + self.tokens
 
     @property
+    def placed_together(self) -> list[Sequence]:
+        """The sequences that get and lose their slots with this one."""
+        return [self] if self.beams is None else self.beams.sequences
+
+    @property
     def golden_token(self) -> int:
         return self.tokens[-1] if self.tokens else self.request.prompt_token_ids[-1]
 
@@ -119,6 +139,18 @@ class Sequence:
             self.cumulative_logprob += logprob.logprob
         self.finish = self.rules.check(token_id, len(self.tokens), stop_found=self.state.stop_found)
         return self._delta(self._push([token_id]), [token_id], [logprob] if logprob else None, logits)
+
+    def branch(self) -> Sequence:
+        """A copy whose text goes its own way. Its slot and session are this one's still."""
+        twin = copy.copy(self)
+        twin.tokens, twin.logprobs = list(self.tokens), list(self.logprobs)
+        twin.state, twin.detokenizer, twin.stops = self.state.branch(), self.detokenizer.branch(), copy.copy(self.stops)
+        return twin
+
+    def become(self, other: Sequence) -> None:
+        """Takes over a text."""
+        for name in TEXT:
+            setattr(self, name, getattr(other, name))
 
     def continue_from(self, token_ids: list[int]) -> Finish | None:
         """Tokens that were generated elsewhere (spec 59, 60): their stop checks come before scheduling. Nothing is sent."""

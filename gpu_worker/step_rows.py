@@ -13,13 +13,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gpu_worker.beam.scores import BeamRow
+from gpu_worker.beam.steps import incomplete
 from gpu_worker.descriptor import Descriptor, SlotAction
 from gpu_worker.grammar_link import GrammarLink, Outcome, StepTicket, Walk, WalkStatus
 from gpu_worker.pipeline import MAX_IN_FLIGHT
 from gpu_worker.sampler.logits_processors import Context, ProcessedRow
 from gpu_worker.sampler.slot_overlay import SlotOverlay
 from gpu_worker.sampler.slot_params import SlotSamplingParams
-from gpu_worker.sampler.tiers import Tier, tier_of
 from gpu_worker.sequence import Sequence
 from gpu_worker.speculation.look_ahead import look_ahead
 from shared import metrics
@@ -68,6 +69,8 @@ class StepRows:
                 # A draft that ends the text terminates the walk; the rows before it are as good as any (spec 45).
                 if outcome.status in (WalkStatus.OK, WalkStatus.TERMINATED) and outcome.num_guided > 0:
                     self._arrived(sequence, launch, outcome)
+                elif outcome.status is WalkStatus.DEAD_END and sequence.beams is not None:
+                    self._dead(sequence, launch)
                 elif outcome.status is not WalkStatus.HOLD:
                     broken.append((sequence, outcome))
         for kind, count in self._kinds.items():
@@ -87,6 +90,16 @@ class StepRows:
         for kind in outcome.kinds:
             sequence.rows[_KIND_NAMES[kind]] += 1
             self._kinds[kind] += 1
+
+    def _dead(self, sequence: Sequence, launch: int) -> None:
+        """A beam that the guide lets go nowhere: it has no continuation, the others go on (R21)."""
+        rows = self._rows_of(sequence, launch)
+        rows[:] = 0
+        sequence.row_ready, sequence.row_launch, sequence.guide_row = True, launch, rows[0]
+
+    def branch(self, parent: Sequence, child: Sequence) -> None:
+        """The child's slot takes over what the sampler knows of the parent's text."""
+        self._overlay.branch(parent, child)
 
     def _mask(self, sequence: Sequence, rows: Words) -> None:
         """Takes the bans that last out of a guide's rows; the first is kept for the case that nothing is left."""
@@ -117,19 +130,21 @@ class StepRows:
                 self._params.set_top_p(slot, float(sequence.top_p.value))
             if not sequence.guided and sequence.state.mask is not None:
                 self._rows_of(sequence, launch)[:] = sequence.state.mask
+        action[list(incomplete(sequences))] = SlotAction.HOLD
         self._params.check_owners(epoch)
         overlay = self._overlay.overlay(sequences)
         more = [sequence for sequence in sequences if not sequence.plain]
         asking = np.zeros(self._slots, np.bool_)
         asking[[s.slot for s in more if s.num_logprobs is not None]] = True
-        wanted = [s.num_logprobs for s in more if s.num_logprobs is not None]
+        wanted = [s.num_logprobs for s in more if s.num_logprobs is not None and s.beams is None]
         return Descriptor(
             launch=launch, action=action, bitmask=torch.from_numpy(self._ring[launch % RING]), epoch=epoch,
             rows=self._params.rows(position), overlay=overlay, num_logprobs=max(wanted, default=None), asking=asking,
             ahead=look_ahead(sequences, self._params, position, overlay) if self._width > 1 else None,
             processed=self._processed(more),
             return_logits=[s.slot for s in more if s.params.return_generation_logits],
-            processing=[_processing(s) for s in more if tier_of(s.params) is Tier.FULL],
+            processing=[_processing(s) for s in more if s.request.processors],
+            beams={s.slot: BeamRow(s.beams.num_candidates, _wants_raw(s)) for s in more if s.beams is not None},
         )  # fmt: skip
 
     def _processed(self, sequences: SequenceOf[Sequence]) -> NDArray[np.bool_]:
@@ -149,6 +164,10 @@ def _action(sequence: Sequence) -> SlotAction:
 def _path(sequence: Sequence) -> list[int]:
     """Golden token and drafts; nothing before the first token."""
     return [*sequence.tokens[-1:], *sequence.progress.drafts] if sequence.tokens else []
+
+
+def _wants_raw(sequence: Sequence) -> bool:
+    return sequence.params.logprobs is not None and sequence.params.logprobs_mode == "raw"
 
 
 def _processing(sequence: Sequence) -> ProcessedRow:

@@ -42,7 +42,10 @@ class Worker:
         self._log = log.get("worker")
         loaded = load_model(model, shape, device=settings.device, threads=settings.threads, synthetic=synthetic, say=self._log.info)
         defaults = model_defaults(Path(model)) if settings.generation_config == "auto" else {}
-        self._model = Model(Path(model).name, loaded.vocabulary, loaded.chat, settings.max_length, defaults, load_processors())
+        self._model = Model(
+            Path(model).name, loaded.vocabulary, loaded.chat, settings.max_length, defaults, load_processors(),
+            max_slots=settings.max_slots, max_draft_tokens=shape.max_width - 1,
+        )  # fmt: skip
         self._link = GrammarLink(settings.grammar_bind, _link_settings(settings), insecure=settings.insecure, worker=settings.name)
         self._link.start(loaded.vocabulary)
         self._pipeline = _pipeline(loaded.runner, settings)

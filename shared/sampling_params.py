@@ -24,11 +24,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """How tokens are chosen and when to stop. OpenAI / vLLM names; ``from_mapping`` also takes TensorRT-LLM's.
 
     None means "not given" where the greedy rule or the model's defaults care. Floats must be finite. ``seed`` is any uint64 (values
-    from 2^63 are reinterpreted as signed). ``logit_bias`` maps a token id (as text) to a value added to its logit.
+    from 2^63 are reinterpreted as signed). ``logit_bias`` maps a token id (as text) to a value added to its logit. A beam search
+    has ``best_of`` (without it ``n``) beams, ranked by their log-probabilities under guide, penalties and bans, and returns n
+    texts.
     """
 
     n: Annotated[int, Meta(ge=1, le=8)] = 1
-    best_of: Annotated[int, Meta(ge=1, le=8)] | None = None
+    best_of: Annotated[int, Meta(ge=1, le=64)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=1000)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=MAX_TOP_K)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -61,8 +63,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     return_generation_logits: bool = False
     use_beam_search: bool = False
     beam_width_array: Annotated[list[Annotated[int, Meta(ge=1, le=64)]], Meta(max_length=8)] = []
-    length_penalty: float = 1.0
-    beam_search_diversity_rate: Annotated[float, Meta(ge=0)] = 0.0
+    length_penalty: Annotated[float, Meta(ge=-6, le=6)] = 1.0
+    beam_search_diversity_rate: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
     early_stopping: Annotated[int, Meta(ge=0, le=2)] = 1
     detokenize: bool = True
     skip_special_tokens: bool = True
@@ -89,8 +91,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def is_ranked(self) -> bool:
-        """Whether n of more are returned, by cumulative log-probability (spec 129)."""
-        return self.num_drawn > self.n
+        """Whether n of more are returned, by cumulative log-probability (spec 129), or the texts of a beam search."""
+        return self.num_drawn > self.n or self.use_beam_search
 
     def resolve(self) -> RowParams:
         """Row values (spec 68): greedy rows store neutral values and temperature 0."""
@@ -129,10 +131,13 @@ ALIASES: dict[str, str] = {
 }  # fmt: skip
 
 # Fields whose work is not there yet: any value but the neutral one is refused by name, never ignored.
-NOT_YET: tuple[str, ...] = (
-    "return_context_logits", "use_beam_search", "beam_width_array",
-    "beam_search_diversity_rate", "length_penalty", "early_stopping",
-)  # fmt: skip
+NOT_YET: tuple[str, ...] = ("return_context_logits",)
+MAX_DRAWN = 8
+BEAM_FIELDS = ("beam_width_array", "beam_search_diversity_rate", "length_penalty", "early_stopping")
+# Beams are ranked, not drawn: what only draws has no place. The values that mean nothing else are taken.
+SAMPLED: dict[str, tuple[float | None, ...]] = {
+    "temperature": (None, 0, 1), "top_k": (None, 0, -1), "top_p": (None, 1), "min_p": (None, 0), "top_p_decay": (1,),
+}  # fmt: skip
 _DEFAULTS = SamplingParams()
 
 
@@ -146,8 +151,11 @@ def from_mapping(values: Mapping[str, Any], defaults: Mapping[str, Any] | None =
             raise BadRequest(f"given twice ({name} means {target})", field=name)
         if value is not None:
             renamed[target] = _normalise(target, value)
+    standing_in = {
+        name: value for name, value in (defaults or {}).items() if not renamed.get("use_beam_search") or name not in SAMPLED
+    }
     try:
-        params = msgspec.convert({**(defaults or {}), **renamed}, SamplingParams)
+        params = msgspec.convert({**standing_in, **renamed}, SamplingParams)
     except msgspec.ValidationError as error:
         raise refusal(error, field="sampling_params") from error
     check(params)
@@ -166,6 +174,8 @@ def _normalise(name: str, value: Any) -> Any:
         return [value]
     if name == "logprobs" and isinstance(value, bool):
         return int(value) if value else None  # spec 73: true means the sampled token's, false none
+    if name == "early_stopping" and (isinstance(value, bool) or value == "never"):
+        return 2 if value == "never" else int(value)
     if name == "logit_bias" and isinstance(value, Mapping):
         return {str(token): bias for token, bias in value.items()}
     return value
@@ -190,6 +200,7 @@ def check(params: SamplingParams) -> None:
             if getattr(params, name) != getattr(_DEFAULTS, name):
                 raise BadRequest("has no meaning without a top_p_decay below 1", field=name)
     _check_best_of(params)
+    _check_beams(params)
     for name in NOT_YET:
         if getattr(params, name) != getattr(_DEFAULTS, name):
             raise BadRequest("not supported yet; leave it at its neutral value", field=name)
@@ -201,3 +212,24 @@ def _check_best_of(params: SamplingParams) -> None:
     if params.num_drawn > 1 and params.is_greedy:
         field = "n" if params.n > 1 else "best_of"
         raise BadRequest("greedy sampling gives the same text every time; set a temperature", field=field)
+    if params.num_drawn > MAX_DRAWN and not params.use_beam_search:
+        raise BadRequest(f"at most {MAX_DRAWN} texts are drawn", field="best_of")
+
+
+def _check_beams(params: SamplingParams) -> None:
+    """Spec 109, and what has no meaning with beams or without them."""
+    if not params.use_beam_search:
+        for name in BEAM_FIELDS:
+            if getattr(params, name) != getattr(_DEFAULTS, name):
+                raise BadRequest("has no meaning without use_beam_search", field=name)
+        return
+    for name, neutral in SAMPLED.items():
+        if getattr(params, name) not in neutral:
+            raise BadRequest("has no meaning with use_beam_search, which draws nothing", field=name)
+    if params.logprobs:
+        raise BadRequest("beams tell the log-probability of each token of the text and no alternatives: 0", field="logprobs")
+    widths = params.beam_width_array
+    if widths != sorted(widths):
+        raise BadRequest(f"{widths} gets narrower", field="beam_width_array")
+    if widths and widths[-1] != params.num_drawn:
+        raise BadRequest(f"its last width {widths[-1]} is not best_of {params.num_drawn}", field="beam_width_array")

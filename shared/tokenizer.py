@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import copy
 import functools
 import hashlib
 from typing import Annotated
@@ -82,6 +83,13 @@ class Detokenizer:
         """Text that these tokens complete."""
         data = b"".join(self._bytes[i] for i in token_ids if i not in self._special)
         return self._decoder.decode(data)
+
+    def branch(self) -> Detokenizer:
+        """A copy that goes its own way, with the bytes that wait."""
+        twin = copy.copy(self)
+        twin._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        twin._decoder.setstate(self._decoder.getstate())
+        return twin
 
     def flush(self) -> str:
         """What is left at the end: an unfinished character becomes U+FFFD."""

@@ -63,6 +63,9 @@ class TableRunner(ModelRunner):
         self.check_decode(tokens, positions, lengths)
         return self._logits[tokens]
 
+    def copy_slot(self, source, target, num_tokens):
+        self.check_copy(source, target, num_tokens)
+
     def reset(self, slot):
         self.check_slot(slot)
 

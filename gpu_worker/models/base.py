@@ -90,6 +90,11 @@ class ModelRunner(ABC):
         """
 
     @abstractmethod
+    def copy_slot(self, source: int, target: int, num_tokens: int) -> None:
+        """Makes the first ``num_tokens`` positions of ``target`` those of ``source``, bit by bit; what lies behind may be
+        anything."""
+
+    @abstractmethod
     def reset(self, slot: int) -> None:
         """Forgets the content of a slot."""
 
@@ -109,6 +114,13 @@ class ModelRunner(ABC):
         """Raises ValueError for a slot that is not there."""
         if not 0 <= slot < self.max_slots:
             raise ValueError(f"slot {slot} is outside [0, {self.max_slots})")
+
+    def check_copy(self, source: int, target: int, num_tokens: int) -> None:
+        """Raises ValueError where a copy does not fit."""
+        self.check_slot(source)
+        self.check_slot(target)
+        if source == target or not 0 <= num_tokens <= self.max_length:
+            raise ValueError(f"{num_tokens} positions cannot be copied from slot {source} to slot {target}")
 
     def check_prefill(self, slot: int, token_ids: Sequence[int], start_position: int) -> None:
         """Raises ValueError where a prefill does not fit."""

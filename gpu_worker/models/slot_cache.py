@@ -85,6 +85,11 @@ class SlotCache(Cache):
         values[where] = value_states.transpose(1, 2)
         return keys[:, :, : self._rows.visible], values[:, :, : self._rows.visible]
 
+    def copy_slot(self, source: int, target: int, num_tokens: int) -> None:
+        """The first ``num_tokens`` positions of one slot become those of another."""
+        for part in (self.keys, self.values):
+            part[:, target, :, :num_tokens] = part[:, source, :, :num_tokens]
+
     def reset_slot(self, slot: int) -> None:
         """Zeroes a slot: nothing of one owner, NaN included, may reach the next."""
         self.keys[:, slot].zero_()

@@ -111,6 +111,11 @@ class SyntheticRunner(ModelRunner):
         self._wait_until(begun)
         return out.view(slots, width, self.vocab_size)
 
+    def copy_slot(self, source: int, target: int, num_tokens: int) -> None:
+        self.check_copy(source, target, num_tokens)
+        self._hashes[target, :num_tokens] = self._hashes[source, :num_tokens]
+        self._prefilled.pop(target, None)
+
     def reset(self, slot: int) -> None:
         self.check_slot(slot)
         self._hashes[slot].zero_()

@@ -74,6 +74,10 @@ class TransformersRunner(ModelRunner):
         logits: torch.Tensor = self._model(**call).logits
         return logits[: self.max_slots].float()
 
+    def copy_slot(self, source: int, target: int, num_tokens: int) -> None:
+        self.check_copy(source, target, num_tokens)
+        self.cache.copy_slot(source, target, num_tokens)
+
     def reset(self, slot: int) -> None:
         self.check_slot(slot)
         self.cache.reset_slot(slot)

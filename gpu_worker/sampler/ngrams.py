@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 
 PRIME = (1 << 61) - 1
@@ -34,6 +35,12 @@ class NgramIndex:
         self._tokens.append(token_id)
         left = self._tokens[-self._context - 1] if len(self._tokens) > self._context else -1
         self._hash = (self._hash * BASE + token_id + 1 - (left + 1) * self._leaving) % PRIME
+
+    def branch(self) -> NgramIndex:
+        """A copy that goes its own way."""
+        twin = copy.copy(self)
+        twin._tokens, twin._last_at = list(self._tokens), dict(self._last_at)
+        return twin
 
     def banned(self) -> list[int]:
         """The tokens, each once, that would make the last n tokens an n-gram that is there already."""

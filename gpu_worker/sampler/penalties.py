@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kernels.reference import Penalties, reset_counts
+from kernels.reference import Penalties, reparent_counts, reset_counts
 from shared.bitmask import num_words
 from shared.sampling_params import SamplingParams
 
@@ -53,6 +53,12 @@ class SlotPenalties:
             for token_id in tokens[self._num_counted[slot] :]:  # one, but for a sequence that had tokens before it had the slot
                 row[token_id] += row[token_id] < MOST
             self._num_counted[slot] = len(tokens)
+
+    def branch(self, parent: int, child: int) -> None:
+        """The child's slot takes over the parent's counts; both have the same prompt and parameters."""
+        if self._counts is not None and self._counted_in[parent] is not None:
+            reparent_counts(self._counts, _i32([child]), _i32([parent]))
+        self._num_counted[child] = self._num_counted[parent]
 
     def rows(self) -> Penalties | None:
         """Parameters of a launch, one row a slot; counts and bits are the state itself, to be read before the next ``catch_up``."""

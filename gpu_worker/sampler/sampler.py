@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gpu_worker.beam.scores import beam_scores
 from gpu_worker.descriptor import Descriptor, LaunchResult, SlotAction
 from gpu_worker.sampler.logits_processors import process
 from gpu_worker.sampler.logprobs import score
@@ -33,9 +34,11 @@ def sample_launch(logits: torch.Tensor | None, descriptor: Descriptor, action: N
         result.slot_errors.update(failed)
         action[list(failed)] = SlotAction.HOLD
         _sample_rows(result, processed, descriptor, vocab_size)
+        _score_beams(result, processed, logits[:, 0], descriptor, vocab_size)
         _score_raw(result, logits[:, 0], descriptor, [row.slot for row in changed if row.slot not in failed], vocab_size)
     elif logits is not None:
         _sample_rows(result, logits[:, 0], descriptor, vocab_size)
+        _score_beams(result, logits[:, 0], logits[:, 0], descriptor, vocab_size)
     if logits is not None:
         told = [slot for slot in descriptor.return_logits if result.token[slot] >= 0]
         result.logits = {slot: logits[slot, 0].to(torch.float32).numpy().astype("<f4").tobytes() for slot in told}
@@ -45,15 +48,32 @@ def sample_launch(logits: torch.Tensor | None, descriptor: Descriptor, action: N
 def _sample_rows(result: LaunchResult, logits: torch.Tensor, descriptor: Descriptor, vocab_size: int) -> None:
     action, wants = result.action, descriptor.processed
     result.status[action > SlotAction.GUIDED] = SampleStatus.HELD
-    live = np.flatnonzero(action <= SlotAction.GUIDED) if descriptor.rows is not None else np.empty(0, np.int64)
+    sampled_here = action <= SlotAction.GUIDED
+    sampled_here[list(descriptor.beams)] = False
+    live = np.flatnonzero(sampled_here) if descriptor.rows is not None else np.empty(0, np.int64)
     processed = np.zeros(len(action), np.bool_) if wants is None else wants
     wanted: list[tuple[LogprobMode, NDArray[np.int64]]] = [("raw", live[~processed[live]]), ("processed", live[processed[live]])]
     for mode, chosen in wanted:
         if chosen.size:
             status = np.full(len(action), SlotAction.HOLD, np.int32)
             status[chosen] = action[chosen]
-            sampled = _sample(logits, descriptor, status, mode if descriptor.num_logprobs is not None else None, vocab_size)
+            wanted_mode = mode if descriptor.num_logprobs is not None else None
+            sampled = _sample(logits, descriptor, status, wanted_mode, descriptor.num_logprobs or 0, vocab_size)
             _fill(result, sampled, chosen)
+
+
+def _score_beams(
+    result: LaunchResult, logits: torch.Tensor, unchanged: torch.Tensor, descriptor: Descriptor, vocab_size: int
+) -> None:
+    """Beams' rows get no token: their best continuations are told. ``unchanged``: the logits before processors."""
+    rows = {slot: row for slot, row in descriptor.beams.items() if result.action[slot] <= SlotAction.GUIDED}
+    if not rows:
+        return
+    status = np.full(len(result.action), SlotAction.HOLD, np.int32)
+    status[list(rows)] = result.action[list(rows)]
+    most = min(max(row.num_candidates for row in rows.values()), vocab_size)
+    sampled = _sample(logits, descriptor, status, "processed", most, vocab_size)
+    result.scores = {slot: beam_scores(sampled, unchanged[slot], slot, row, vocab_size) for slot, row in rows.items()}
 
 
 def _score_raw(result: LaunchResult, logits: torch.Tensor, descriptor: Descriptor, slots: list[int], vocab_size: int) -> None:
@@ -71,7 +91,7 @@ def _wants_processed(descriptor: Descriptor, slot: int) -> bool:
 
 
 def _sample(
-    logits: torch.Tensor, descriptor: Descriptor, status: NDArray[np.int32], mode: LogprobMode | None, vocab_size: int
+    logits: torch.Tensor, descriptor: Descriptor, status: NDArray[np.int32], mode: LogprobMode | None, n: int, vocab_size: int
 ) -> SampleResult:
     if descriptor.rows is None:
         raise ValueError("a descriptor without parameters has no row to sample")
@@ -84,7 +104,7 @@ def _sample(
         row_status=torch.from_numpy(status),
         overlay=descriptor.overlay,
         logprobs=mode,
-        num_logprobs=descriptor.num_logprobs or 0,
+        num_logprobs=n,
     )
 
 

@@ -50,6 +50,14 @@ class SlotOverlay:
         made = Overlay(self._biases(), self._penalties.rows(), TokenList.of(bans) if any(bans) else None)
         return None if made.bias is None and made.penalties is None and made.bans is None else made
 
+    def branch(self, parent: Row, child: Row) -> None:
+        """The child's text is the parent's: it has the counts that the parent has, before either gets another token (spec 99)."""
+        if self._owner[parent.slot] != parent.epoch:
+            return  # nothing of it is counted yet: both will be taken over with all their tokens
+        if self._owner[child.slot] != child.epoch:
+            self._take_over(child)
+        self._penalties.branch(parent.slot, child.slot)
+
     def _take_over(self, row: Row) -> None:
         slot, rules = row.slot, row.state.rules
         self._owner[slot] = row.epoch

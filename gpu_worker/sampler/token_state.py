@@ -46,6 +46,15 @@ class TokenState:
             raise ValueError("bans of n-grams are not followed ahead")
         return copy.copy(self)
 
+    def branch(self) -> TokenState:
+        """A copy that goes its own way; with n-gram bans it costs as much as the text is long."""
+        twin = copy.copy(self)
+        if self._ngrams is not None:
+            twin._ngrams = self._ngrams.branch()
+        if self.rules.ngram_size == 1:
+            twin._seen, twin.mask = set(self._seen), None if self.mask is None else self.mask.copy()
+        return twin
+
     @property
     def stop_found(self) -> bool:
         """Whether a stop sequence ends with the last token (spec 116); it lies in the output alone."""

@@ -95,6 +95,21 @@ async def test_best_of(client: AsyncClient) -> None:
     assert [choice.choice for choice in pieces[-1].choices] == [0, 1]
 
 
+# spec 107 110 129 R21
+async def test_beams(client: AsyncClient) -> None:
+    arguments: dict[str, Any] = {"use_beam_search": True, "best_of": 4, "n": 3, "max_tokens": 40, "length_penalty": 2.0}
+    pieces = [piece async for piece in client.stream("hello", schema=PERSON, verify=True, logprobs=0, **arguments)]
+    assert not any(isinstance(piece, Delta) for piece in pieces)  # a beam search says nothing before its end
+    choices = pieces[-1].choices
+    assert [choice.choice for choice in choices] == [0, 1, 2]
+    assert len({choice.text for choice in choices}) == 3
+    scores = [(choice.cumulative_logprob or 0.0) / len(choice.token_ids) ** 2.0 for choice in choices]
+    assert scores == sorted(scores, reverse=True)
+    assert all(choice.valid is not False or choice.finish_reason == "length" for choice in choices)
+    again = await client.generate("hello", schema=PERSON, **arguments)
+    assert [choice.token_ids for choice in again.choices] == [choice.token_ids for choice in choices]
+
+
 # spec 111 128
 async def test_the_prompt_in_the_reply(client: AsyncClient) -> None:
     plain = await client.generate("hello there", seed=1, temperature=1.0, max_tokens=5)
@@ -120,7 +135,8 @@ async def test_clashes_and_bad_values_are_named(client: AsyncClient) -> None:
     for arguments, field in (
         ({"logit_bias": {"4096": 1.0}}, "logit_bias"), ({"logits_processors": ["nobody"]}, "logits_processors[0]"),
         ({"stop_token_sequences": [[4096]]}, "stop_token_sequences[0]"), ({"best_of": 2, "temperature": 0}, "best_of"),
-        ({"use_beam_search": True}, "use_beam_search"), ({"return_context_logits": True}, "return_context_logits"),
+        ({"use_beam_search": True, "best_of": 7}, "best_of"), ({"return_context_logits": True}, "return_context_logits"),
+        ({"use_beam_search": True, "output_token_ids": [5]}, "output_token_ids"),
     ):  # fmt: skip
         assert (await refused(client, **arguments)).field == field
 

@@ -169,6 +169,45 @@ def test_what_is_not_there_yet_is_refused_by_name(name):  # spec 76
     assert getattr(from_mapping({name: neutral}), name) == neutral  # neutral defaults stay accepted
 
 
+BEAMS = {"use_beam_search": True, "best_of": 4}
+
+
+@pytest.mark.parametrize(
+    ("params", "field"),
+    [
+        ({"beam_width_array": [2]}, "beam_width_array"), ({"beam_search_diversity_rate": 0.5}, "beam_search_diversity_rate"),
+        ({"length_penalty": 0.5}, "length_penalty"), ({"early_stopping": 0}, "early_stopping"),
+        ({"best_of": 9, "temperature": 1.0}, "best_of"), ({**BEAMS, "temperature": 0.7}, "temperature"),
+        ({**BEAMS, "top_k": 5}, "top_k"), ({**BEAMS, "top_k": 1}, "top_k"), ({**BEAMS, "top_p": 0.9}, "top_p"),
+        ({**BEAMS, "min_p": 0.1}, "min_p"), ({**BEAMS, "top_p_decay": 0.9}, "top_p_decay"), ({**BEAMS, "logprobs": 1}, "logprobs"),
+        ({**BEAMS, "n": 5}, "best_of"), ({**BEAMS, "best_of": 65}, "best_of"), ({**BEAMS, "beam_width_array": [4, 2]},
+        "beam_width_array"), ({**BEAMS, "beam_width_array": [2, 3]}, "beam_width_array"), ({**BEAMS, "beam_width_array": [1] * 8 +
+        [4]}, "beam_width_array"), ({**BEAMS, "length_penalty": 7}, "length_penalty"), ({**BEAMS, "early_stopping": 3},
+        "early_stopping"), ({**BEAMS, "early_stopping": "always"}, "early_stopping"),
+    ],
+)  # fmt: skip
+def test_beam_fields_out_of_place_are_refused(params, field):  # spec 76 106 109
+    assert refused(params) == field
+
+
+def test_beam_fields():  # spec 66 108 109
+    neutral = from_mapping({**BEAMS, "temperature": 0, "top_k": -1, "top_p": 1.0, "min_p": 0.0, "logprobs": True, "seed": 3})
+    assert neutral.logprobs == 0
+    assert neutral.is_ranked
+    assert not neutral.is_greedy
+    assert from_mapping({"use_beam_search": True}).num_drawn == 1
+    assert from_mapping({**BEAMS, "beam_width_array": [1, 4]}).beam_width_array == [1, 4]
+    values = [from_mapping({**BEAMS, "early_stopping": given}).early_stopping for given in (True, False, "never", 0, 1, 2)]
+    assert values == [1, 0, 2, 0, 1, 2]
+
+
+def test_a_models_sampling_defaults_do_not_meet_beams():  # spec 74
+    defaults = {"temperature": 0.6, "top_k": 20, "top_p": 0.9, "repetition_penalty": 1.1}
+    params = from_mapping(BEAMS, defaults)
+    assert (params.temperature, params.top_k, params.top_p, params.repetition_penalty) == (None, None, None, 1.1)
+    assert from_mapping({}, defaults).temperature == 0.6
+
+
 def test_best_of():  # spec 72
     assert refused({"n": 3, "best_of": 2, "temperature": 1}) == "best_of"
     assert refused({"n": 2}) == "n"  # greedy: the same text twice
