@@ -191,7 +191,7 @@ def test_beam_fields_out_of_place_are_refused(params, field):  # spec 76 106 109
 
 
 def test_beam_fields():  # spec 66 108 109
-    neutral = from_mapping({**BEAMS, "temperature": 0, "top_k": -1, "top_p": 1.0, "min_p": 0.0, "logprobs": True, "seed": 3})
+    neutral = from_mapping({**BEAMS, "temperature": 0, "top_k": -1, "top_p": 1.0, "min_p": 0.0, "logprobs": 0, "seed": 3})
     assert neutral.logprobs == 0
     assert neutral.is_ranked
     assert not neutral.is_greedy
