@@ -208,7 +208,7 @@ def test_a_cancelled_search_gives_what_it_has(bench):
 
 
 def test_services_that_die_in_mid_search_change_nothing(tmp_path):  # R9 R18 R21
-    bench = Bench(tmp_path, services=3, forward_ms=5.0)
+    bench = Bench(tmp_path, services=3, forward_ms=10.0)
     try:
         wanted = expected(bench.vocabulary, width=4, max_tokens=14, allowed=allowed, length_penalty=2.0)
         home = bench.beams(GUIDE, max_tokens=2).services[0]  # compiled: the search itself is what a death meets
@@ -228,7 +228,7 @@ def test_services_that_die_in_mid_search_change_nothing(tmp_path):  # R9 R18 R21
 
 
 def test_slots_that_were_given_back_change_nothing(tmp_path):  # R9: the prompt and each beam's tokens are written again
-    bench = Bench(tmp_path, slots=4, suspend_after_s=0.05, hold_after_s=0.01, forward_ms=5.0)
+    bench = Bench(tmp_path, slots=4, suspend_after_s=0.05, hold_after_s=0.01, forward_ms=20.0)
     suspend, suspended = bench.engine._suspend, []
     bench.engine._suspend = lambda sequence: (suspended.append(len(sequence.beams.order)), suspend(sequence))
     try:
