@@ -54,7 +54,8 @@ class Lifecycle:
         if state.request.key not in self._requests.by_key:
             return  # it ended meanwhile
         if isinstance(answer, BaseException):
-            self._end(state, answer if isinstance(answer, MaskstreamError) else MaskstreamError(f"compilation failed: {answer!r}"))
+            error = answer if isinstance(answer, MaskstreamError) else MaskstreamError(f"compilation failed: {answer!r}")
+            self._end(state, state.request.tools.blamed(error) if state.request.tools else error)
             return
         state.compiled = answer  # type: ignore[assignment]
         for sequence in state.sequences:

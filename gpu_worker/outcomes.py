@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from gpu_worker.descriptor import LaunchResult, SlotAction
 from gpu_worker.grammar_link import Outcome, WalkStatus
+from gpu_worker.request import Request
 from gpu_worker.requests import RequestInProgress
 from gpu_worker.sampler.clash import clash
 from gpu_worker.sampler.logprobs import entry
@@ -129,9 +130,7 @@ class Outcomes:
         valid: list[bool | None] = []
         for sequence in state.chosen:
             try:
-                answer = sequence.answer()  # None: the free part has no end
-                guide = state.request.guide
-                valid.append(None if guide is None else answer is not None and self._validator.is_valid(guide, answer))
+                valid.append(self._valid(state.request, sequence.answer()))
             except Exception as error:  # a schema that the validator cannot read, or cannot finish, is not the text's fault
                 reason = error.message if isinstance(error, MaskstreamError) else repr(error)
                 state.request.warnings.append(f"the validator could not judge the text: {reason}")
@@ -139,6 +138,16 @@ class Outcomes:
             engine = state.compiled.plan.engine if state.compiled and state.compiled.plan else ""
             metrics.output_valid_total.labels(engine, str(valid[-1]).lower()).inc()
         self._send([(state.request.client, state.done(valid))])
+
+    def _valid(self, request: Request, answer: str | None) -> bool | None:
+        """``answer`` None: the free part before it has no end. With tools each call's arguments are judged."""
+        if answer is None or request.guide is None:
+            return None if request.guide is None else False
+        if request.tools is None:
+            return self._validator.is_valid(request.guide, answer)
+        found = request.tools.calls(answer)
+        judged = [self._validator.is_valid(request.tools.schema_of(call), call.arguments) for call in found.calls]
+        return found.is_whole and all(judged)
 
 
 def overloaded_without_service() -> Overloaded:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -19,6 +20,7 @@ from shared.guide import Guide
 from shared.protocol import MAX_FRAME_BYTES, PROTOCOL_VERSION, Generate
 from shared.sampling_params import SamplingParams
 from shared.tokenizer import Vocabulary, special_id_set
+from shared.tools import ToolUse, tool_use
 
 ENTRY_BYTES, TOP_BYTES = 20, 16
 """A token's log-probability in a reply, and one alternative, at most."""
@@ -33,7 +35,10 @@ class PromptEncoder(Protocol):
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
 
-    def encode_messages(self, messages: Sequence[Mapping[str, str]]) -> list[int]: ...
+    def encode_messages(self, messages: Sequence[Mapping[str, str]], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]: ...
+
+    @property
+    def shows_tools(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +67,8 @@ class Model:
 class Request:
     """One admitted request. ``deadline_s`` and ``received_s`` are on the worker's clock; ``end_ids`` are the tokens that end a text
     by themselves (the request's stop set towards a grammar); ``output_token_ids`` are tokens it came with (continuation);
-    ``rules``: what its parameters forbid, prefer and end; ``gate``: the free part before the guide. Texts that are ranked at the
-    end are not streamed."""
+    ``rules``: what its parameters forbid, prefer and end; ``gate``: the free part before the guide; ``tools``: what the
+    guide lets be called. Texts that are ranked at the end are not streamed."""
 
     client: bytes
     request_id: str
@@ -81,6 +86,7 @@ class Request:
     processors: list[NamedProcessor] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     gate: Gate | None = None
+    tools: ToolUse | None = None
 
     @property
     def guide_kind(self) -> str:
@@ -103,12 +109,17 @@ def admit(message: Generate, client: bytes, model: Model, *, now_s: float, deadl
         raise ProtocolVersion(text, field="protocol_version")
     params = sampling_params.from_mapping(message.sampling_params, model.defaults)
     guide = guides.guide_from_request(message.response_format, message.structured_outputs)
+    tools = tool_use(message.tools, message.tool_choice, parallel=message.parallel_tool_calls)
+    if tools is not None:
+        if guide is not None:
+            raise BadRequest("tools and a guide given: with tools the guide is theirs", field="tools")
+        guide = tools.guide()
     _check_combination(params, guide)
     _check_beams(params, message, model)
     end_ids = _end_ids(params, model.vocabulary)
     gate = gate_of(message.reasoning, params, model.vocabulary, end_ids)
     rules = _rules(params, model)
-    prompt = _prompt_ids(message, params, model)
+    prompt = _prompt_ids(message, params, model, [tool.shown() for tool in tools.shown] if tools else [])
     room = model.max_length - len(prompt)
     if room < 1:
         raise TooLarge(f"{len(prompt)} prompt tokens leave no room in {model.max_length}", field="prompt")
@@ -125,8 +136,14 @@ def admit(message: Generate, client: bytes, model: Model, *, now_s: float, deadl
         params=params, guide=FREE if guide is None and gate is not None else guide, gate=gate, end_ids=end_ids,
         max_tokens=min(params.max_tokens, room),
         stream=message.stream and not params.is_ranked, verify=message.verify, received_s=now_s, deadline_s=now_s + wanted_s,
-        rules=rules, processors=chosen(params.logits_processors, model.processors),
+        rules=rules, processors=chosen(params.logits_processors, model.processors), tools=tools,
+        warnings=_warnings(message, tools, model),
     )  # fmt: skip
+
+
+def _warnings(message: Generate, tools: ToolUse | None, model: Model) -> list[str]:
+    unseen = tools is not None and message.messages is not None and not model.encoder.shows_tools
+    return ["the model's chat template does not show tools: say in a message what there is"] if unseen else []
 
 
 def _check_reply(params: SamplingParams, prompt_tokens: int) -> None:
@@ -172,13 +189,13 @@ def _check_combination(params: SamplingParams, guide: Guide | None) -> None:
         raise BadRequest("a guided text needs an end token", field="end_id")
 
 
-def _prompt_ids(message: Generate, params: SamplingParams, model: Model) -> list[int]:
+def _prompt_ids(message: Generate, params: SamplingParams, model: Model, tools: list[dict[str, Any]]) -> list[int]:
     given = [name for name in ("prompt", "messages", "prompt_token_ids") if getattr(message, name) is not None]
     if len(given) != 1:
         raise BadRequest(f"{len(given)} prompts given: exactly one of prompt, messages, prompt_token_ids", field="prompt")
-    _check_length(message, params, model)
+    _check_length(message, params, model, tools)
     if message.messages is not None:
-        ids = model.encoder.encode_messages([{"role": m.role, "content": m.content} for m in message.messages])
+        ids = model.encoder.encode_messages([{"role": m.role, "content": m.content} for m in message.messages], tools)
     elif message.prompt is not None:
         ids = model.encoder.encode(message.prompt, add_special_tokens=params.add_special_tokens)
     else:
@@ -191,10 +208,11 @@ def _prompt_ids(message: Generate, params: SamplingParams, model: Model) -> list
     return ids
 
 
-def _check_length(message: Generate, params: SamplingParams, model: Model) -> None:
+def _check_length(message: Generate, params: SamplingParams, model: Model, tools: list[dict[str, Any]]) -> None:
     if message.messages == []:
         raise BadRequest("at least one message is needed", field="messages")
-    texts = [m.content for m in message.messages or []] + [message.prompt or ""]
+    shown = json.dumps(tools) if tools and message.messages is not None else ""
+    texts = [m.content for m in message.messages or []] + [message.prompt or "", shown]
     num_bytes = sum(len(text.encode()) for text in texts)
     if num_bytes > model.max_prompt_bytes and params.truncate_prompt_tokens is None:
         field_name = "messages" if message.messages is not None else "prompt"

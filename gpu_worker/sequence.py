@@ -6,7 +6,7 @@ import copy
 import enum
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpu_worker.reasoning import Split, split
 from gpu_worker.request import Request
@@ -205,7 +205,7 @@ class Sequence:
     def _split(self, gate: Gate) -> Split | None:
         return split(gate, self.tokens, self.vocabulary, skip_special_tokens=self.params.skip_special_tokens)
 
-    def _reasoning(self) -> dict[str, int | None]:
+    def _reasoning(self) -> dict[str, Any]:
         """What a choice says of it."""
         if self.request.gate is None:
             return {}
@@ -213,6 +213,13 @@ class Sequence:
         found = self._split(self.request.gate) or Split(len(self.tokens), whole)
         start = min(len(self.prefix) + found.chars, whole) if self.params.detokenize else None
         return {"reasoning_tokens": found.tokens, "answer_start": start}
+
+    def _called(self) -> dict[str, Any]:
+        """What a choice says of its tool calls."""
+        if self.request.tools is None or not self.params.detokenize:
+            return {}
+        found = self.request.tools.calls(self.answer() or "")
+        return {"content": found.content, "tool_calls": found.calls}
 
     def choice(self, valid: bool | None, rank: int | None = None) -> Choice:
         """The finished text, as the choice of its rank or its own number. A grammar that has come to its end is told apart from a
@@ -230,6 +237,7 @@ class Sequence:
             cumulative_logprob=self.cumulative_logprob if self.num_logprobs is not None else None,
             logprobs=self.logprobs if params.logprobs is not None else None,
             **self._reasoning(),
+            **self._called(),
         )
 
 

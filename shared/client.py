@@ -45,7 +45,8 @@ def make_generate(
     prompt: str | None = None, *, messages: Sequence[Any] | None = None, prompt_token_ids: Sequence[int] | None = None,
     output_token_ids: Sequence[int] = (), schema: Any = None, regex: str | None = None, choice: Sequence[str] | None = None,
     response_format: dict[str, Any] | None = None, structured_outputs: dict[str, Any] | None = None,
-    reasoning: Gate | dict[str, Any] | None = None, stream: bool = True,
+    reasoning: Gate | dict[str, Any] | None = None, tools: Sequence[dict[str, Any]] | None = None,
+    tool_choice: str | dict[str, Any] | None = None, parallel_tool_calls: bool = True, stream: bool = True,
     verify: bool = False, deadline_s: float | None = None, request_id: str | None = None, **sampling_params: Any,
 ) -> Generate:  # fmt: skip
     """A Generate message; ``schema``, ``regex`` and ``choice`` are short for ``structured_outputs``. Other names are parameters."""
@@ -58,7 +59,8 @@ def make_generate(
         request_id=request_id or secrets.token_hex(8), prompt=prompt, messages=chat,
         prompt_token_ids=list(prompt_token_ids) if prompt_token_ids is not None else None,
         output_token_ids=list(output_token_ids), sampling_params=sampling_params, response_format=response_format,
-        structured_outputs=structured_outputs, reasoning=gate, stream=stream, verify=verify, deadline_s=deadline_s,
+        structured_outputs=structured_outputs, reasoning=gate, tools=list(tools) if tools is not None else None,
+        tool_choice=tool_choice, parallel_tool_calls=parallel_tool_calls, stream=stream, verify=verify, deadline_s=deadline_s,
     )  # fmt: skip
 
 

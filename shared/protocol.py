@@ -19,6 +19,7 @@ from shared.errors import MaskstreamError, from_wire
 from shared.gate import Gate
 from shared.guide import Guide
 from shared.tokenizer import CHUNK_BYTES
+from shared.tools import MAX_TOOLS, ToolCall
 
 PROTOCOL_VERSION = 1
 MAX_FRAME_BYTES = 4 << 20
@@ -95,6 +96,9 @@ class Generate(Message, tag="generate", frozen=True, kw_only=True):
     response_format: Annotated[dict[str, Any], Meta(max_length=64)] | None = None
     structured_outputs: Annotated[dict[str, Any], Meta(max_length=64)] | None = None
     reasoning: Gate | None = None
+    tools: Annotated[list[Annotated[dict[str, Any], Meta(max_length=16)]], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Name | Annotated[dict[str, Any], Meta(max_length=4)] | None = None
+    parallel_tool_calls: bool = True
     stream: bool = True
     verify: bool = False
     deadline_s: Seconds | None = None
@@ -144,7 +148,7 @@ class Delta(Message, tag="delta", frozen=True, kw_only=True):
 class Choice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The finished text of one of n. ``stop_reason``: ``grammar``, ``eos``, the stop string or the stop token id. With a reasoning
     gate ``reasoning_tokens`` lead up to the answer, markers included, and it begins at ``answer_start`` of the text; all of them
-    and the text's end where the gate never closed."""
+    and the text's end where the gate never closed. With tools ``tool_calls`` are its calls, ``content`` is its other text."""
 
     choice: Count
     text: str
@@ -156,6 +160,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     logprobs: Annotated[list[TokenLogprob], Meta(max_length=1 << 18)] | None = None
     reasoning_tokens: Count | None = None
     answer_start: Count | None = None
+    content: str | None = None
+    tool_calls: Annotated[list[ToolCall], Meta(max_length=1 << 16)] | None = None
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from shared.protocol import Choice, Done, TokenLogprob, Usage
+from shared.tools import ToolCall
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +27,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def token_ids(self) -> list[int]:
         return self.choices[0].token_ids
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        return self.choices[0].tool_calls or []
 
     @property
     def answer(self) -> str:

@@ -12,7 +12,7 @@ class ByteEncoder:
     def encode(self, text, *, add_special_tokens=True):
         return ([261] if add_special_tokens else []) + list(text.encode())
 
-    def encode_messages(self, messages):
+    def encode_messages(self, messages, tools=()):
         return [261, *"\n".join(f"{m['role']}: {m['content']}" for m in messages).encode()]
 
 

@@ -43,7 +43,7 @@ class LetterEncoder:
     def encode(self, text, *, add_special_tokens=True):
         return [LETTERS.index(letter) for letter in text if letter != " "]
 
-    def encode_messages(self, messages):
+    def encode_messages(self, messages, tools=()):
         return self.encode("".join(m["content"] for m in messages))
 
 

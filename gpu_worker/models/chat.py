@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from shared.tokenizer import Vocabulary
 
 Messages = Sequence[Mapping[str, str]]
 """Maps with ``role`` and ``content``."""
+Tools = Sequence[Mapping[str, Any]]
+"""``{"type": "function", "function": {"name", "description", "parameters"}}``, as chat templates take them."""
 _STAND_IN = "\ue000"  # from the private use area
 
 
@@ -23,8 +26,13 @@ class Chat(ABC):
         """Token ids of a plain prompt; with ``add_special_tokens`` the token that begins a text goes first, where there is one."""
 
     @abstractmethod
-    def encode_messages(self, messages: Messages) -> list[int]:
+    def encode_messages(self, messages: Messages, tools: Tools = ()) -> list[int]:
         """Token ids of a conversation up to where the answer begins. Raises BadRequest where the template refuses it."""
+
+    @property
+    def shows_tools(self) -> bool:
+        """Whether the template tells the model which tools there are."""
+        return True
 
 
 class TemplateChat(Chat):
@@ -43,26 +51,33 @@ class TemplateChat(Chat):
         ids: list[int] = self._tokenizer(text, split_special_tokens=True, add_special_tokens=add_special_tokens)["input_ids"]
         return ids
 
-    def encode_messages(self, messages: Messages) -> list[int]:
+    @property
+    def shows_tools(self) -> bool:
+        return "tools" in str(self._tokenizer.chat_template)
+
+    def encode_messages(self, messages: Messages, tools: Tools = ()) -> list[int]:
         contents = [message["content"] for message in messages]
+        if tools and any(special in text for special in self._specials for text in _texts(tools)):
+            raise BadRequest("a text of the tools names a special token", field="tools")
         if any(special in message["role"] for special in self._specials for message in messages):
             raise BadRequest("a role names a special token", field="messages")
         if not any(special in content for content in contents for special in self._specials):
-            return self._pieces(self._render(messages), {})
+            return self._pieces(self._render(messages, tools), {})
         # A client's "<|im_end|>" is text: the template is rendered around stand-ins, whose text is encoded without specials.
         stand_ins = {f"{_STAND_IN}{i};": content for i, content in enumerate(contents)}
         covered = [{**message, "content": key} for message, key in zip(messages, stand_ins, strict=True)]
-        return self._pieces(self._render(covered), stand_ins)
+        return self._pieces(self._render(covered, tools), stand_ins)
 
-    def _render(self, messages: Messages) -> str:
+    def _render(self, messages: Messages, tools: Tools) -> str:
         if self._tokenizer.chat_template is None:
             raise BadRequest("the model has no chat template; send a prompt", field="messages")
         from jinja2.exceptions import TemplateError
 
         try:
             text: str = self._tokenizer.apply_chat_template(
-                [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
-            )
+                [dict(message) for message in messages], tools=[dict(tool) for tool in tools] or None, tokenize=False,
+                add_generation_prompt=True,
+            )  # fmt: skip
         except TemplateError as error:
             raise BadRequest(f"the chat template refuses the messages: {error}", field="messages") from error
         return text
@@ -79,8 +94,20 @@ class TemplateChat(Chat):
         return ids + rest
 
 
+def _texts(value: Any) -> Iterator[str]:
+    """Every string inside, keys too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from (str(key), *_texts(inner))
+    elif isinstance(value, Sequence):
+        for inner in value:
+            yield from _texts(inner)
+
+
 class TableChat(Chat):
-    """For models without a tokenizer: the longest token first, messages as lines of ``role: content``."""
+    """For models without a tokenizer: the longest token first, tools as lines of JSON, messages as lines of ``role: content``."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         hidden = {*vocabulary.special_ids, *vocabulary.stop_ids}
@@ -98,6 +125,7 @@ class TableChat(Chat):
             position += length
         return ids
 
-    def encode_messages(self, messages: Messages) -> list[int]:
-        lines = [f"{message['role']}: {message['content']}\n" for message in messages]
+    def encode_messages(self, messages: Messages, tools: Tools = ()) -> list[int]:
+        lines = [f"tool: {json.dumps(tool)}\n" for tool in tools]
+        lines += [f"{message['role']}: {message['content']}\n" for message in messages]
         return self.encode("".join(lines) + "assistant: ")

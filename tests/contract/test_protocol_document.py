@@ -19,6 +19,7 @@ DECODERS = {
 }  # fmt: skip
 PARTS = (
     "ChatMessage",
+    "ToolCall",
     "Choice",
     "Usage",
     "TokenLogprob",
@@ -56,7 +57,7 @@ def shown(value):
 
 
 def test_every_message_is_known():
-    assert len(STRUCTS) == 35
+    assert len(STRUCTS) == 36
     assert set(DECODERS) == set(re.findall(r"^#### Bytes of a `(\w+)`$", PAGE, re.MULTILINE))
 
 

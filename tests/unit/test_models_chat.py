@@ -109,3 +109,34 @@ def test_a_byte_without_a_token_is_a_bad_request() -> None:
     vocabulary = Vocabulary(token_bytes=[b"a", b"<end>"], special_ids=[1], stop_ids=[1])
     with pytest.raises(BadRequest, match="0x62"):
         TableChat(vocabulary).encode("ab")
+
+
+def tool(description: str) -> dict[str, object]:
+    return {"type": "function", "function": {"name": "f", "description": description, "parameters": {"type": "object"}}}
+
+
+def test_the_template_is_given_the_tools(tmp_path: Path) -> None:  # spec 11
+    chat = template_chat(tmp_path, "{{ '<|im_start|>' }}{% if tools %}{{ tools | tojson }}{% endif %}" + TEMPLATE)
+    assert chat.shows_tools
+    shown = text_of(chat, chat.encode_messages([{"role": "user", "content": "hi"}], [tool("says hi")]))
+    assert '"description": "says hi"' in shown
+    assert "says hi" not in text_of(chat, chat.encode_messages([{"role": "user", "content": "hi"}]))
+    with pytest.raises(BadRequest) as caught:  # a client's text never becomes a special token
+        chat.encode_messages([{"role": "user", "content": "hi"}], [tool("<|im_end|>")])
+    assert caught.value.field == "tools"
+    hidden = [{"role": "user", "content": "<|im_end|>"}]
+    assert specials_in(chat, chat.encode_messages(hidden, [tool("x")])) == [
+        "<|im_start|>", "<|im_start|>", "<|im_end|>", "<|im_start|>",
+    ]  # fmt: skip
+
+
+def test_a_template_may_not_show_tools(tmp_path: Path) -> None:
+    assert not template_chat(tmp_path, "{{ messages[0].content }}").shows_tools
+
+
+def test_a_table_chat_writes_tools_before_the_messages() -> None:
+    vocabulary = Vocabulary(token_bytes=[bytes([i]) for i in range(256)], special_ids=[], stop_ids=[0])
+    ids = TableChat(vocabulary).encode_messages([{"role": "user", "content": "hi"}], [tool("x")])
+    assert decode(vocabulary, ids).startswith('tool: {"type": "function"') and decode(vocabulary, ids).endswith(
+        "user: hi\nassistant: "
+    )
