@@ -62,7 +62,10 @@ class CudaPipeline(Pipeline):
     def unsupported(self, params: SamplingParams) -> list[str]:
         """Processors run Python on logits between forward and sampling, beams choose among each other's rows: neither is in a
         captured step."""
-        wanted = {"logits_processors": bool(params.logits_processors), "use_beam_search": params.use_beam_search}
+        wanted = {
+            "logits_processors": bool(params.logits_processors), "use_beam_search": params.use_beam_search,
+            "return_context_logits": params.return_context_logits,
+        }  # fmt: skip
         return [name for name, asked in wanted.items() if asked]
 
     def row_buffers(self) -> list[NDArray[np.int32]]:

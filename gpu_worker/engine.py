@@ -173,7 +173,9 @@ class Engine:
         self.scheduler.place(self._can_run)
         busy = bool(self.scheduler.decoding)
         for sequence, token_ids, start in self.scheduler.chunks(1 if busy else 1 << 20):
-            if sequence.scores is not None and sequence.scores.missing:
+            if sequence.context_logits is not None and sequence.context_logits.missing:
+                self._pipeline.prefill_told(sequence.slot, token_ids, start, sequence.context_logits)
+            elif sequence.scores is not None and sequence.scores.missing:
                 self._pipeline.prefill_scored(sequence.slot, token_ids, start, sequence.scores)
             else:
                 self._pipeline.prefill(sequence.slot, token_ids, start)

@@ -75,7 +75,9 @@ class Outcomes:
             return self.no_token(sequence, SampleStatus(status))
         previous_s = sequence.last_token_s
         logprob = None if sequence.num_logprobs is None else _logprob(sequence, result, slot, token_id)
-        delta = sequence.take(token_id, logprob, now_s, logits=result.logits.get(slot))
+        logits = result.logits.get(slot)
+        self._waiting += [(sequence.request.client, piece) for piece in sequence.context_pieces(logits)]
+        delta = sequence.take(token_id, logprob, now_s, logits=logits if sequence.params.return_generation_logits else None)
         if previous_s:
             self._latencies_s.append(now_s - previous_s)
         else:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from gpu_worker.descriptor import Descriptor, LaunchResult, SlotAction
 from gpu_worker.models.base import ModelRunner
+from gpu_worker.sampler.context_logits import ContextLogits
 from gpu_worker.sampler.logprobs import PromptScores
 from gpu_worker.speculation.verification import Verifier, accepted_tokens
 from shared.bitmask import num_words
@@ -51,6 +52,10 @@ class Pipeline(ABC):
     def prefill_scored(self, slot: int, token_ids: Sequence[int], start_position: int, scores: PromptScores) -> None:
         """``prefill`` that also tells ``scores`` the logits of every token."""
         raise MaskstreamError("prompt log-probabilities are not on this device's pipeline", field="prompt_logprobs")
+
+    def prefill_told(self, slot: int, token_ids: Sequence[int], start_position: int, logits: ContextLogits) -> None:
+        """``prefill`` that keeps the logits of every token."""
+        raise MaskstreamError("returned prompt logits are not on this device's pipeline", field="return_context_logits")
 
     @abstractmethod
     def admit(self, slot: int, epoch: int, golden_token: int, position: int, *, plain: bool = False) -> None:
@@ -144,6 +149,9 @@ class HostPipeline(Pipeline):
     def prefill_scored(self, slot: int, token_ids: Sequence[int], start_position: int, scores: PromptScores) -> None:
         self._work.put((self._do_prefill, slot, list(token_ids), start_position, scores))
 
+    def prefill_told(self, slot: int, token_ids: Sequence[int], start_position: int, logits: ContextLogits) -> None:
+        self._work.put((self._do_prefill, slot, list(token_ids), start_position, logits))
+
     def admit(self, slot: int, epoch: int, golden_token: int, position: int, *, plain: bool = False) -> None:
         self._work.put((self._do_admit, slot, epoch, golden_token, position))
 
@@ -189,7 +197,9 @@ class HostPipeline(Pipeline):
             call, *arguments = work
             call(*arguments)  # type: ignore[operator]
 
-    def _do_prefill(self, slot: int, token_ids: list[int], start_position: int, scores: PromptScores | None = None) -> None:
+    def _do_prefill(
+        self, slot: int, token_ids: list[int], start_position: int, scores: PromptScores | ContextLogits | None = None
+    ) -> None:
         try:
             if scores is None:
                 self._runner.prefill(slot, token_ids, start_position)

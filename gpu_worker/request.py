@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from gpu_worker.reasoning import FREE, gate_of
 from gpu_worker.sampler.admission import make_rules
+from gpu_worker.sampler.context_logits import row_bytes, rows_a_piece
 from gpu_worker.sampler.finish import FinishRules
 from gpu_worker.sampler.logits_processors import LogitsProcessor, NamedProcessor, chosen
 from gpu_worker.sampler.rules import SamplingRules
@@ -127,7 +128,7 @@ def admit(message: Generate, client: bytes, model: Model, *, now_s: float, deadl
         raise TooLarge(f"prompt and output so far leave no room in {model.max_length}", field="output_token_ids")
     _check_ids(message.output_token_ids, model.vocabulary, "output_token_ids")
     _check_reply(params, len(prompt))
-    _check_logits(params, message.stream, min(params.max_tokens, room) * model.vocabulary.size)
+    _check_logits(params, message.stream, model.vocabulary.size, len(prompt), min(params.max_tokens, room))
     if len(message.output_token_ids) >= params.max_tokens:
         raise BadRequest("as many tokens as max_tokens are already there", field="output_token_ids")
     wanted_s = min(message.deadline_s or deadline_s, max_deadline_s)
@@ -164,15 +165,17 @@ def _check_beams(params: SamplingParams, message: Generate, model: Model) -> Non
         raise BadRequest("one text does not say where its beam search stood", field="output_token_ids")
 
 
-def _check_logits(params: SamplingParams, stream: bool, num_logits: int) -> None:
+def _check_logits(params: SamplingParams, stream: bool, vocab_size: int, prompt_tokens: int, max_tokens: int) -> None:
     """Returned logits travel with the pieces of the text, and a client that reads slowly must not fill the worker's memory."""
-    if not params.return_generation_logits:
-        return
-    if not stream or params.is_ranked:
-        raise BadRequest("the logits come with streamed pieces, which this request has not", field="return_generation_logits")
-    if 4 * params.n * num_logits > MAX_LOGITS_BYTES:
-        text = f"{4 * params.n * num_logits} bytes; at most {MAX_LOGITS_BYTES} are returned, so lower max_tokens"
-        raise TooLarge(text, field="return_generation_logits")
+    for name, num_rows in (("return_generation_logits", params.n * max_tokens), ("return_context_logits", prompt_tokens)):
+        if not getattr(params, name):
+            continue
+        if not stream or params.is_ranked:
+            raise BadRequest("the logits come with streamed pieces, which this request has not", field=name)
+        num_bytes = num_rows * row_bytes(vocab_size)
+        if num_bytes > MAX_LOGITS_BYTES or not rows_a_piece(vocab_size):
+            text = f"{num_bytes} bytes, {row_bytes(vocab_size)} a token; at most {MAX_LOGITS_BYTES} are returned"
+            raise TooLarge(text, field=name)
 
 
 def _rules(params: SamplingParams, model: Model) -> SamplingRules:

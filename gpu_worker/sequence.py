@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_worker.reasoning import Split, split
 from gpu_worker.request import Request
+from gpu_worker.sampler.context_logits import ContextLogits
 from gpu_worker.sampler.finish import Finish, FinishRules, StopStrings
 from gpu_worker.sampler.logprobs import PromptScores
 from gpu_worker.sampler.tiers import is_plain
@@ -66,6 +67,7 @@ class Sequence:
     top_p: TopPDecay | None
     prefix: str = ""
     scores: PromptScores | None = None
+    context_logits: ContextLogits | None = None
     beams: BeamGroup | None = None
     spare: bool = False
     phase: Phase = Phase.WAITING
@@ -140,6 +142,18 @@ class Sequence:
         self.finish = self.rules.check(token_id, len(self.tokens), stop_found=self.state.stop_found)
         return self._delta(self._push([token_id]), [token_id], [logprob] if logprob else None, logits)
 
+    @property
+    def wants_logits(self) -> bool:
+        """Whether the next launch is to tell this row's logits: for the token's piece, or as those of the prompt's last token."""
+        return self.params.return_generation_logits or (self.context_logits is not None and not self.tokens)
+
+    def context_pieces(self, last: bytes | None) -> list[Delta]:
+        """The prompt's logits, told before the first token that is sampled here."""
+        if self.context_logits is None or self.context_logits.told:
+            return []
+        pieces = self.context_logits.pieces(last if not self.tokens else None, self.vocabulary.size)
+        return [self._delta("", [], None, None, context_logits=rows) for rows in pieces]
+
     def branch(self) -> Sequence:
         """A copy whose text goes its own way. Its slot and session are this one's still."""
         twin = copy.copy(self)
@@ -182,12 +196,15 @@ class Sequence:
         self.text += piece
         return piece if self.request.params.detokenize else ""
 
-    def _delta(self, text: str, token_ids: list[int], logprobs: list[TokenLogprob] | None, logits: bytes | None) -> Delta:
+    def _delta(
+        self, text: str, token_ids: list[int], logprobs: list[TokenLogprob] | None, logits: bytes | None,
+        context_logits: list[bytes] | None = None,
+    ) -> Delta:  # fmt: skip
         number, self.deltas = self.deltas, self.deltas + 1
         text = text if number else self.prefix + text
         return Delta(
             request_id=self.request.request_id, choice=self.child, sequence_number=number, text=text, token_ids=token_ids,
-            logprobs=logprobs, logits=None if logits is None else [logits],
+            logprobs=logprobs, logits=None if logits is None else [logits], context_logits=context_logits,
         )  # fmt: skip
 
     def cut(self) -> str:
@@ -252,6 +269,8 @@ def make_sequence(request: Request, child: int, epoch: int, seed: int, first_off
         state=TokenState(request.rules, request.prompt_token_ids), top_p=_decay(params), prefix=_prefix(request, vocabulary),
         scores=_scores(request, child, vocabulary),
     )  # fmt: skip
+    if params.return_context_logits and child == 0:
+        sequence.context_logits = ContextLogits(len(request.prompt_token_ids), sequence.scores)
     sequence.continue_from(request.output_token_ids)
     return sequence
 

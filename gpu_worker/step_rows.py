@@ -142,7 +142,7 @@ class StepRows:
             rows=self._params.rows(position), overlay=overlay, num_logprobs=max(wanted, default=None), asking=asking,
             ahead=look_ahead(sequences, self._params, position, overlay) if self._width > 1 else None,
             processed=self._processed(more),
-            return_logits=[s.slot for s in more if s.params.return_generation_logits],
+            return_logits=[s.slot for s in more if s.wants_logits],
             processing=[_processing(s) for s in more if s.request.processors],
             beams={s.slot: BeamRow(s.beams.num_candidates, _wants_raw(s)) for s in more if s.beams is not None},
         )  # fmt: skip

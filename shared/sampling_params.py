@@ -1,4 +1,4 @@
-"""SamplingParams: fields, ranges, spellings, the one greedy rule, and what is not honoured yet (refused by name)."""
+"""SamplingParams: fields, ranges, spellings, the one greedy rule, and what does not go together (refused by name)."""
 
 from __future__ import annotations
 
@@ -130,8 +130,6 @@ ALIASES: dict[str, str] = {
     "embedding_bias": "logit_bias", "return_generation_logit": "return_generation_logits",
 }  # fmt: skip
 
-# Fields whose work is not there yet: any value but the neutral one is refused by name, never ignored.
-NOT_YET: tuple[str, ...] = ("return_context_logits",)
 MAX_DRAWN = 8
 BEAM_FIELDS = ("beam_width_array", "beam_search_diversity_rate", "length_penalty", "early_stopping")
 # Beams are ranked, not drawn: what only draws has no place. The values that mean nothing else are taken.
@@ -201,9 +199,6 @@ def check(params: SamplingParams) -> None:
                 raise BadRequest("has no meaning without a top_p_decay below 1", field=name)
     _check_best_of(params)
     _check_beams(params)
-    for name in NOT_YET:
-        if getattr(params, name) != getattr(_DEFAULTS, name):
-            raise BadRequest("not supported yet; leave it at its neutral value", field=name)
 
 
 def _check_best_of(params: SamplingParams) -> None:

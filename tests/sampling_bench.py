@@ -141,7 +141,9 @@ class Bench:
         sequence.slot, sequence.row_ready = slot, False
         context, chunk = sequence.context[:-1], self.runner.prefill_chunk
         for start in range(0, len(context), chunk):
-            if sequence.scores is not None and sequence.scores.missing:
+            if sequence.context_logits is not None and sequence.context_logits.missing:
+                self.pipeline.prefill_told(slot, context[start : start + chunk], start, sequence.context_logits)
+            elif sequence.scores is not None and sequence.scores.missing:
                 self.pipeline.prefill_scored(slot, context[start : start + chunk], start, sequence.scores)
             else:
                 self.pipeline.prefill(slot, context[start : start + chunk], start)

@@ -24,6 +24,8 @@ def tier_of(params: SamplingParams) -> Tier:
 def is_plain(params: SamplingParams) -> bool:
     """Whether a text needs no more of a step than parameters and a mask row: no overlay, no logits. Log-probabilities are asked for
     elsewhere too (ranking)."""
-    if tier_of(params) is Tier.FULL or has_penalties(params) or params.logit_bias or params.return_generation_logits:
+    if tier_of(params) is Tier.FULL or has_penalties(params) or params.logit_bias:
+        return False
+    if params.return_generation_logits or params.return_context_logits:
         return False
     return not (params.bad_words or params.no_repeat_ngram_size or params.min_tokens)

@@ -89,7 +89,8 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
 
 class Delta(Message, tag="delta", frozen=True, kw_only=True):
     """A piece of one choice; ``sequence_number`` counts from 0 without gaps for each choice. ``logits``: float32
-    little-endian [V] of each token, as the model gave them."""
+    little-endian [V] of each token, as the model gave them; ``context_logits``: those of the prompt's tokens, in order, in pieces
+    of their own before the first token."""
 
     request_id: RequestId
     choice: Count
@@ -98,6 +99,7 @@ class Delta(Message, tag="delta", frozen=True, kw_only=True):
     token_ids: TokenList
     logprobs: Annotated[list[TokenLogprob], Meta(max_length=1 << 18)] | None = None
     logits: Annotated[list[Annotated[bytes, Meta(max_length=MAX_FRAME_BYTES)]], Meta(max_length=64)] | None = None
+    context_logits: Annotated[list[Annotated[bytes, Meta(max_length=MAX_FRAME_BYTES)]], Meta(max_length=64)] | None = None
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

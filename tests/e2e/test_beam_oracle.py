@@ -1,8 +1,8 @@
 """Beam search on the demo model, text for text that of another implementation (transformers).
 
-Without penalties and bans the rules are the same: log-probabilities of the whole vocabulary, the score's length counts the end token,
-at the greatest length the best continuations of the step end. With them the other implementation changes log-probabilities and does
-not renormalise, ours changes logits and ranks by what is left, renormalised: no comparison is made there.
+Without penalties and bans the rules are the same: log-probabilities of the whole vocabulary, the score's length counts the end
+token, at the greatest length the best continuations of the step end. With them the other implementation changes log-probabilities
+and does not renormalise, ours changes logits and ranks by what is left, renormalised: no comparison is made there.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def loaded():
-    shape = RunnerShape(max_slots=WIDTH * NUM_PROMPTS, max_length=64, prefill_chunk=32)
+    shape = RunnerShape(max_slots=WIDTH * NUM_PROMPTS, max_length=64, prefill_chunk=8)
     return load_model(str(default_folder()), shape, device="cpu", threads=1, say=lambda text: None)
 
 
@@ -59,7 +59,7 @@ def search(loaded):
     outcomes = Outcomes(lambda sent: [replies.put(message) for _, message in sent], clock, loaded.vocabulary.size)
     slots = loaded.runner.max_slots
     settings = WorkerSettings(max_slots=slots)
-    engine = Engine(settings, pipeline, link, Scheduler(slots, 32), Requests(loaded.vocabulary), outcomes, clock)
+    engine = Engine(settings, pipeline, link, Scheduler(slots, 8), Requests(loaded.vocabulary), outcomes, clock)
     model = Model("demo", loaded.vocabulary, loaded.chat, 64, max_slots=slots)
     engine.start()
 

@@ -31,7 +31,7 @@ TOGETHER = (
 
 @pytest.fixture(scope="module")
 def loaded():
-    shape = RunnerShape(max_slots=len(TEXTS), max_length=64, prefill_chunk=32)
+    shape = RunnerShape(max_slots=NUM_PROMPTS, max_length=64, prefill_chunk=8)
     return load_model(str(default_folder()), shape, device="cpu", threads=1, say=lambda text: None)
 
 
@@ -44,12 +44,15 @@ def oracle():
 
 def ours(loaded, params, count=NUM_PROMPTS):
     """Prompts, and the tokens of their texts."""
-    with Bench(runner=loaded.runner, vocabulary=loaded.vocabulary, encoder=loaded.chat) as bench:
-        prompts = prompts_of(loaded.chat.encode, count)
-        sequences = [bench.start(slot, prompt=prompt, max_tokens=STEPS, **params) for slot, prompt in enumerate(prompts)]
-        bench.run(STEPS)
-        assert not bench.errors
-        return prompts, [list(sequence.tokens) for sequence in sequences]
+    prompts, found = prompts_of(loaded.chat.encode, count), list[list[int]]()
+    for start in range(0, count, NUM_PROMPTS):
+        with Bench(runner=loaded.runner, vocabulary=loaded.vocabulary, encoder=loaded.chat) as bench:
+            batch = enumerate(prompts[start : start + NUM_PROMPTS])
+            sequences = [bench.start(slot, prompt=prompt, max_tokens=STEPS, **params) for slot, prompt in batch]
+            bench.run(STEPS)
+            assert not bench.errors
+            found += [list(sequence.tokens) for sequence in sequences]
+    return prompts, found
 
 
 def theirs(oracle, loaded, prompts, options):

@@ -124,6 +124,17 @@ async def test_the_prompt_in_the_reply(client: AsyncClient) -> None:
     assert all(len(entry.top) == 2 and entry.logprob <= 0 for entry in shown.prompt_logprobs)
 
 
+# spec 126 127
+async def test_the_prompts_logits_come_first(client: AsyncClient) -> None:
+    arguments: dict[str, Any] = {"seed": 1, "temperature": 1.0, "max_tokens": 3, "return_context_logits": True}
+    pieces = [piece async for piece in client.stream("hello there", **arguments)]
+    told = [piece for piece in pieces if isinstance(piece, Delta) and piece.context_logits is not None]
+    rows = [row for piece in told for row in piece.context_logits or []]
+    assert pieces[: len(told)] == told
+    assert len(rows) == pieces[-1].usage.prompt_tokens
+    assert {len(row) for row in rows} == {4 * 4096}
+
+
 # spec 76
 async def test_clashes_and_bad_values_are_named(client: AsyncClient) -> None:
     clash = await refused(client, regex="[ab]+", allowed_token_ids=[99], temperature=1.0)
@@ -135,7 +146,8 @@ async def test_clashes_and_bad_values_are_named(client: AsyncClient) -> None:
     for arguments, field in (
         ({"logit_bias": {"4096": 1.0}}, "logit_bias"), ({"logits_processors": ["nobody"]}, "logits_processors[0]"),
         ({"stop_token_sequences": [[4096]]}, "stop_token_sequences[0]"), ({"best_of": 2, "temperature": 0}, "best_of"),
-        ({"use_beam_search": True, "best_of": 7}, "best_of"), ({"return_context_logits": True}, "return_context_logits"),
+        ({"use_beam_search": True, "best_of": 7}, "best_of"),
+        ({"use_beam_search": True, "return_context_logits": True}, "return_context_logits"),
         ({"use_beam_search": True, "output_token_ids": [5]}, "output_token_ids"),
     ):  # fmt: skip
         assert (await refused(client, **arguments)).field == field
