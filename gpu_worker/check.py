@@ -34,7 +34,7 @@ def _arguments(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
     flags.add("--jobs", "grammar services to start", type=int, default=min(4, os.cpu_count() or 1), metavar="N")
     flags.add("--bind", "start none: wait here for the grammar services of an address", default="", metavar="ADDRESS")
     flags.add("--insecure", "allow --bind to an address that other hosts reach", default=False, action="store_true")
-    flags.add("--text-timeout-s", "patience with one text", type=float, default=20.0, metavar="SECONDS")
+    flags.add("--text-timeout-s", "patience with a text that gets no answer", type=float, default=20.0, metavar="SECONDS")
     flags.add("--compile-timeout-s", "patience with one guide", type=float, default=30.0, metavar="SECONDS")
     flags.add("--only", "check just the guide of this id", default="", metavar="ID")
     flags.add("--json", "one JSON object a line", default=False, action="store_true")

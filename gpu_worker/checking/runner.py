@@ -126,10 +126,13 @@ class Runner:
         for lane, run in list(self._lanes.items()):
             outcome = outcomes[run.session]
             run.held = outcome.status is WalkStatus.HOLD
-            verdict = None if run.held else run.trial.take(outcome, self._rows[lane * PIECE : (lane + 1) * PIECE])
-            if verdict is None and time.monotonic() > run.until_s:
-                verdict = Verdict(False, run.trial.allowed, error=StepTimeout(f"no verdict within {self._text_timeout_s:g} s"))
-            elif verdict is not None and isinstance(verdict.error, StepTimeout) and run.trial.piece > 1:
+            verdict = None
+            if not run.held:  # lanes go at the pace of the slowest: patience is with a text that gets no answer
+                run.until_s = time.monotonic() + self._text_timeout_s
+                verdict = run.trial.take(outcome, self._rows[lane * PIECE : (lane + 1) * PIECE])
+            elif time.monotonic() > run.until_s:
+                verdict = Verdict(False, run.trial.allowed, error=StepTimeout(f"no answer within {self._text_timeout_s:g} s"))
+            if run.trial.piece > 1 and verdict is not None and not run.held and isinstance(verdict.error, StepTimeout):
                 verdict = None
                 self._slower(run)
             if verdict is not None:

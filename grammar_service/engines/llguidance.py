@@ -22,7 +22,7 @@ BYTES_PER_TEXT_BYTE = 35
 def parser_limits() -> LLParserLimits:
     """Explicit, so that an upgrade cannot loosen them. Costs: lexer fuel about 14,000 a ms, items about 20,000 a ms."""
     return LLParserLimits(
-        max_items_in_row=20_000, initial_lexer_fuel=1_000_000, step_lexer_fuel=200_000, step_max_items=200_000,
+        max_items_in_row=20_000, initial_lexer_fuel=1_000_000, step_lexer_fuel=1_000_000, step_max_items=200_000,
         max_lexer_states=250_000, max_grammar_size=500_000, precompute_large_lexemes=True, verbose_errors=False,
     )  # fmt: skip
 
@@ -139,7 +139,7 @@ def step_error(matcher: LLMatcher) -> StepError:
     """The error of a broken matcher: StepTimeout where one of the engine's own limits was hit."""
     text = matcher.get_error()
     reason = refusal(text).message or "the matcher is in an error state"
-    too_slow = matcher.stop_reason() in ("ParserTooComplex", "LexerTooComplex")
+    too_slow = matcher.stop_reason() in ("ParserTooComplex", "LexerTooComplex") or "too many expressions" in text
     return StepTimeout(f"llguidance: {reason}") if too_slow else StepError(f"llguidance: {reason}")
 
 
