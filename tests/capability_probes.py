@@ -30,7 +30,10 @@ PROBES: dict[tuple[str, str], tuple[Any, list[Any], list[Any]]] = {
     ("pattern", "search, anchors, look-ahead"): ({"type": "string", "pattern": "b|^a(?!x)$"}, ["ab", "a"], ["ax", "", "c"]),
     ("pattern", "back-reference, look-behind, word boundary"): ({"type": "string", "pattern": "(a)\\1"}, ANY, ANY),
     ("format", "known formats"): ({"type": "string", "format": "date"}, ["2024-02-29"], ["2026-02-29", "2026-13-01", "x"]),
-    ("format", "regex, iri, idn-*"): ({"type": "string", "format": "regex"}, ["^[a-z]+$"], ["(a", "["]),
+    ("format", "regex, iri, idn-*"): (
+        {"type": "string", "format": "regex"}, ["^[a-z]+$", "^[a-zA-Z_-]{3,16}$", "['\"]{2}", "a{1,1}b{0,10}"],
+        ["(a", "[", "a{3,2}"],
+    ),
     ("items", "schema, boolean, or draft 7 tuple"): ({"type": "array", "items": {"type": "integer"}}, [[], [1, 2]], [["a"], {}]),
     ("prefixItems", "with items"): (
         {"type": "array", "prefixItems": [{"const": 1}], "items": {"const": 2}}, [[], [1, 2, 2]], [[2], [1, 1]],

@@ -24,13 +24,14 @@ _TOO_LARGE = (
     "recursion",
     "lexer precomputation failed",
     "too complex",
+    "grammar.symbols.len()",  # an assertion: more than 65,525 symbols
 )
 _UNSUPPORTED = ("unimplemented", "not supported", "unsupported", "not disjoint", "unknown format", "look-around", "lookarounds")
 
 
 def refusal(text: str, field: str = "guide") -> MaskstreamError:
     """The error for a grammar that an engine refused with ``text``."""
-    first = " ".join(_LOCATION.sub("", text.strip()).split())[:MAX_CHARS]
+    first = " ".join(_LOCATION.sub("", text.strip().partition("<backtrace>")[0]).split())[:MAX_CHARS]
     lowered = first.lower()
     if any(word in lowered for word in _UNSATISFIABLE):
         return Unsatisfiable(first)

@@ -118,13 +118,17 @@ class XGrammarEngine:
         return [native.consume(tokens) for native, tokens in zip(natives, token_ids, strict=True)]
 
     def fill(self, natives: Sequence[XGrammarMatcher], words: Rows) -> list[Exception | None]:
-        if len(natives) >= BATCH_FROM:
-            try:
-                self._batch.batch_fill_next_token_bitmask([native.inner for native in natives], words)
-                return [None] * len(natives)
-            except BROKEN:  # one of them broke it for all: find out which
-                pass
+        if len(natives) >= BATCH_FROM and self._fill_batch(natives, words):
+            return [None] * len(natives)
         return [_fill_one(native, words, row) for row, native in enumerate(natives)]
+
+    def _fill_batch(self, natives: Sequence[XGrammarMatcher], words: Rows) -> bool:
+        """False where one of them broke the call for all: each is then asked alone, and answers with its own error."""
+        try:
+            self._batch.batch_fill_next_token_bitmask([native.inner for native in natives], words)
+        except BROKEN:
+            return False
+        return True
 
 
 def _fill_one(native: XGrammarMatcher, words: Rows, row: int) -> Exception | None:

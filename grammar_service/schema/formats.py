@@ -49,9 +49,10 @@ _POINTER = r"(?:/(?:[^/~]|~[01])*)*"
 _VARNAME = r"(?:[A-Za-z0-9_]|%[0-9a-fA-F]{2})(?:\.?(?:[A-Za-z0-9_]|%[0-9a-fA-F]{2}))*(?::[1-9]\d{0,3}|\*)?"
 _TEMPLATE = rf"(?:[A-Za-z0-9\-._~:/?#\[\]@!$&()*+,;=]|%[0-9a-fA-F]{{2}}|\{{[+#./;?&]?{_VARNAME}(?:,{_VARNAME})*\}})*"
 # Regexes that every dialect reads alike: no look-around, groups two deep.
-_IN_CLASS = r"(?:[A-Za-z0-9_ .,:;/@#%]|a-z|A-Z|0-9|\\[dws.\-\]\\])"
-_ATOM_RX = rf"(?:[A-Za-z0-9_ .,:;/@#%&=<>!~'\"-]|\\[dDwWsS.\\/+*?()\[\]{{}}|^$-]|\[\^?{_IN_CLASS}+\])"
-_COUNTED = r"(?:[*+?]|\{[1-9]\d?,?\})?"
+_IN_CLASS = r"(?:[A-Za-z0-9_ .,:;/@#%'\"]|a-z|A-Z|0-9|\\[dws.\-\]\\])"
+_ATOM_RX = rf"(?:[A-Za-z0-9_ .,:;/@#%&=<>!~'\"-]|\\[dDwWsS.\\/+*?()\[\]{{}}|^$-]|\[\^?{_IN_CLASS}+-?\])"
+_SAME_DIGITS = "|".join(f"{digit},[{digit}-9]" for digit in range(1, 10))
+_COUNTED = rf"(?:[*+?]|\{{(?:[1-9]\d?,?|0,[1-9]\d?|[1-9],[1-9]\d|{_SAME_DIGITS})\}})?"
 
 
 def _regexes(depth: int) -> str:

@@ -11,7 +11,8 @@ import pytest
 
 from grammar_service import engines
 from grammar_service.engines.base import Engine, Matcher
-from shared.errors import AccountingError, BadRequest, MaskstreamError, Unsatisfiable
+from grammar_service.engines.messages import refusal
+from shared.errors import AccountingError, BadRequest, GrammarTooLarge, MaskstreamError, Unsatisfiable
 from tests.vocabularies import encode_greedy, tiny
 
 VOCABULARY = tiny()
@@ -234,3 +235,9 @@ def test_both_engines_load_without_torch() -> None:  # one process for all: no t
     )
     found = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_an_assertion_of_the_engine_about_size_is_a_size() -> None:  # spec 9
+    error = refusal("panic: assertion failed: grammar.symbols.len() < u16::MAX as usize - 10 <backtrace> 0: <unknown>")
+    assert isinstance(error, GrammarTooLarge)
+    assert "backtrace" not in error.message
