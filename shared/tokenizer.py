@@ -81,8 +81,9 @@ class Detokenizer:
 
     def push(self, token_ids: list[int]) -> str:
         """Text that these tokens complete."""
-        data = b"".join(self._bytes[i] for i in token_ids if i not in self._special)
-        return self._decoder.decode(data)
+        if len(token_ids) == 1:
+            return self._decoder.decode(b"" if token_ids[0] in self._special else self._bytes[token_ids[0]])
+        return self._decoder.decode(b"".join([self._bytes[i] for i in token_ids if i not in self._special]))
 
     def branch(self) -> Detokenizer:
         """A copy that goes its own way, with the bytes that wait."""

@@ -13,6 +13,7 @@ from shared.bitmask import RowKind, Words, pack_into
 from shared.protocol import StepAnswerEntry, WireRow
 
 POOL = int(RowKind.POOL)
+_NONE: Mapping[int, PooledRow] = {}
 
 
 class Content(NamedTuple):
@@ -24,7 +25,11 @@ class Content(NamedTuple):
 
 def content(entry: StepAnswerEntry, frames: Sequence[Frame], pool: RowPool) -> Content:
     """Taken when the answer comes: the pool changes afterwards."""
-    return Content(frames, {row.value: pool.read(row.value) for row in entry.rows if row.kind == POOL})
+    rows = entry.rows
+    if len(rows) == 1:
+        value = rows[0].value
+        return Content(frames, {value: pool.read(value)} if rows[0].kind == POOL else _NONE)
+    return Content(frames, {row.value: pool.read(row.value) for row in rows if row.kind == POOL})
 
 
 def write_rows(entry: StepAnswerEntry, content: Content, out: Words, first: int, num_rows: int, stop_ids: frozenset[int]) -> None:
@@ -32,12 +37,13 @@ def write_rows(entry: StepAnswerEntry, content: Content, out: Words, first: int,
     ones become zero: nothing is allowed."""
     rows = entry.rows
     for index in range(min(len(rows), num_rows)):
-        _write_row(rows[index], content, out[first + index], stop_ids)
+        write_row(rows[index], content, out[first + index], stop_ids)
     if len(rows) < num_rows:
         out[first + len(rows) : first + num_rows] = 0
 
 
-def _write_row(row: WireRow, content: Content, out: Words, stop_ids: frozenset[int]) -> None:
+def write_row(row: WireRow, content: Content, out: Words, stop_ids: frozenset[int]) -> None:
+    """Writes one row to ``out`` [W]."""
     if row.kind == POOL:
         out[:] = content.pooled[row.value].words
     elif row.kind == RowKind.DENSE:

@@ -91,13 +91,17 @@ class SessionDesk:
                 self._actions.append(Redeliver(walk.session))
 
     def _begin(self, session: Session, walk: Walk) -> None:
-        self.dispatcher.unsend(session)
+        if session.unanswered:
+            self.dispatcher.unsend(session)
         session.begin(walk, self.dispatcher.now_s, self._settings.replay_after_s)
         self.unanswered[session.session] = None
         service = self._services.get(session.peer)
-        if service is not None and service.draining:
-            self.dispatcher.move_off(session, service)
-        self.dispatcher.dispatch(session)
+        if service is None or service.draining or session.suspect:
+            if service is not None and service.draining:
+                self.dispatcher.move_off(session, service)
+            self.dispatcher.dispatch(session)
+        else:
+            service.due[session.session] = None
 
     # ---- what services say ---------------------------------------------------------------------------------------------------
 
@@ -138,7 +142,12 @@ class SessionDesk:
                 self._accept(service, session, entry)
 
     def _accept(self, service: Service, session: Session, entry: StepAnswerEntry) -> None:
-        self.dispatcher.unsend(session)
+        pending = session.pending
+        if pending is not None and pending.message_number is not None:
+            service.settle(pending.message_number, session.session)
+            pending.message_number = None
+        else:
+            service.due.pop(session.session, None)
         session.answer()
         self.unanswered.pop(session.session, None)
         self._actions.append(Deliver(session.session, entry, session.stop_set, service.name))

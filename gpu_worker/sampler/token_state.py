@@ -26,11 +26,14 @@ class TokenState:
         self._stop_state = START
         self._ngrams = NgramIndex(rules.ngram_size, prompt) if rules.ngram_size > 1 else None
         self._seen = set(prompt) if rules.ngram_size == 1 else set()
+        self._watches = bool(rules.bad_words or rules.stops or rules.ngram_size)
         self.mask = _mask(rules, self._seen) if rules.has_mask else None
 
     def push(self, token_id: int) -> None:
         """One more committed token."""
         self._num_tokens += 1
+        if not self._watches:
+            return
         self._bad_state = self.rules.bad_words.step(self._bad_state, token_id)
         self._stop_state = self.rules.stops.step(self._stop_state, token_id)
         if self._ngrams is not None:
