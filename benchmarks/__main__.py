@@ -7,7 +7,8 @@ import sys
 
 BENCHMARKS = {
     "serving": "requests per second and ms per token by grammar services and concurrent requests",
-    "grammar": "the grammar service: rows per second beside the bare engine, memory, cold and warm guides",
+    "grammar": "the grammar service: rows per second beside the bare engine, step latency, memory, time to a first row",
+    "worker_step": "the worker's Python in one step, by part",
 }
 
 

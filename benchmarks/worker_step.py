@@ -303,8 +303,8 @@ def measure(bench: StepPath, count: int, services: int, *, guided: bool) -> dict
 
 
 def main() -> None:
-    counts = (int(sys.argv[1]),) if len(sys.argv) > 1 else SEQUENCES
-    services = int(sys.argv[2]) if len(sys.argv) > 2 else SERVICES
+    numbers = [int(word) for word in sys.argv[1:] if word.isdigit()]
+    counts, services = numbers[:1] or SEQUENCES, numbers[1] if len(numbers) > 1 else SERVICES
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder, vocabulary_file(Path(folder)) as file:
         bench = StepPath(vocabulary_of_tiktoken(file, VOCAB_SIZE))

@@ -47,5 +47,5 @@ class Frames:
         index = self._index.get(row)
         if index is None:
             index = self._index[row] = len(self.frames)
-            self.frames.append(row.data)
+            self.frames.append(bytes(row.data))
         return index

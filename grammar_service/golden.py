@@ -39,15 +39,17 @@ def plain_ones(sessions: Sessions, entries: Iterable[StepEntry]) -> tuple[list[S
 def _is_plain(session: Session, entry: StepEntry) -> bool:
     """True for a new entry whose base is where the last walk left the history. Where the verifier's count is that of the committed
     tokens, ``walks.cross_check`` would find nothing: the last walk has advanced them all."""
-    committed, base, answered = entry.committed, entry.base_length, session.answered
+    committed, tokens, answered = entry.committed, session.tokens, session.answered
+    start = len(tokens) - len(committed)
     return (
         answered is not None
         and entry.sequence_number > answered[0].sequence_number
         and entry.epoch == session.epoch
         and entry.prefix_digest == session.digests[-1]
-        and base == len(session.tokens)
-        and (entry.accepted == len(committed) or entry.accepted == -1)
-        and committed == session.tokens[max(base - len(committed), 0) :]
+        and entry.base_length == len(tokens)
+        and entry.accepted in (-1, len(committed))
+        and start >= 0
+        and tokens[start:] == committed
         and not (entry.parents or entry.draft_walk or session.apart)
     )
 

@@ -24,6 +24,7 @@ from shared.gate import Gate
 from shared.protocol import Open, Opened, Plan, Step, StepAnswer, StepAnswerEntry, StepEntry, StepStatus, Welcome, WireError, encode
 
 OK = int(StepStatus.OK)
+NO_TOKENS: list[int] = []
 UNKNOWN_PLAN = WireError(code="unknown_plan", message="send the plan along")
 
 
@@ -184,7 +185,9 @@ class Peer:
             if isinstance(answer, Row):
                 wire = frames.wire(answer, session.matcher.stop_ids)
                 walked = session.digests[-1]
-                entries.append(StepAnswerEntry(entry.handle, entry.epoch, entry.sequence_number, walked, OK, 1, 1, [wire]))
+                entries.append(
+                    StepAnswerEntry(entry.handle, entry.epoch, entry.sequence_number, walked, OK, 1, 1, [wire], NO_TOKENS)
+                )
             else:
                 entries.append(_entry(entry, answer, frames, session.matcher.stop_ids))
         return _answer(step, entries, frames)

@@ -26,9 +26,10 @@ class Row:
 
     __slots__ = ("alive", "data", "id_set", "ids", "inline", "kind", "plain", "pooled", "words")
 
-    def __init__(self, data: bytes, vocab_size: int) -> None:
-        self.data = data
+    def __init__(self, data: bytearray, vocab_size: int) -> None:
+        self.data = data  # a bytearray is compared with any buffer at the speed of memory; nobody writes to it
         self.words: Words = np.frombuffer(data, dtype=np.int32)
+        self.words.flags.writeable = False
         self.alive = is_alive(self.words, vocab_size)
         encoded = encode(self.words, vocab_size, _NO_STOPS)
         self.kind = encoded.kind
@@ -64,16 +65,11 @@ class RowStore:
 
     def intern(self, words: Words) -> Row:
         """The row with these words."""
-        data = words.tobytes()
-        key = xxhash.xxh3_128_digest(data)
-        row = self._rows.get(key)
-        if row is not None and row.data == data:
-            self._rows.move_to_end(key)
-            return row
-        return self._add(key, data)
+        (row,) = self.intern_all([np.ascontiguousarray(words).data.cast("B")])
+        return row
 
-    def _add(self, key: bytes, data: bytes) -> Row:
-        row = Row(data, self.vocab_size)
+    def _add(self, key: bytes, view: memoryview) -> Row:
+        row = Row(bytearray(view), self.vocab_size)
         replaced = self._rows.get(key)  # a collision: the newer row takes the place
         self.num_bytes += _size(row) - (_size(replaced) if replaced else 0)
         self._rows[key] = row
@@ -88,8 +84,8 @@ class RowStore:
         for view in rows:
             key = key_of(view)
             row = known.get(key)
-            if row is None or row.data != view.tobytes():
-                row = self._add(key, view.tobytes())
+            if row is None or row.data != view:
+                row = self._add(key, view)
             else:
                 move_to_end(key)
             found.append(row)

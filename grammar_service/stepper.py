@@ -17,7 +17,7 @@ from shared import metrics
 from shared.errors import MaskstreamError, StepTimeout
 from shared.protocol import StepEntry
 
-BATCH = 64  # rows of one native call: they are hashed while they are still in the cache
+BATCH = 128  # rows of one native call: they are hashed while they are still in the cache
 MEASURED = 500  # a turn shorter than this part of the soft budget counts as CPU time unmeasured
 FAR_BEYOND = 4
 """Times the hard budget at which one step is enough to fail its session."""
