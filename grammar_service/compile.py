@@ -153,6 +153,7 @@ def plan_of(guide: Guide, versions: dict[str, str]) -> Plan:
     plan = plan_guide(
         spelled.kind, None if spelled.kind in ("json", "json_object") else spelled.text, engine=spelled.engine,
         max_whitespace=spelled.max_whitespace, on_unsupported=spelled.on_unsupported,
+        any_order=spelled.property_order == "any",
     )  # fmt: skip
     dropped = [f"{keyword}: only checked in the finished text" for keyword in plan.dropped]
     return Plan(

@@ -24,7 +24,8 @@ _TEXTLESS = ("json", "json_object")
 
 class Guide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """``text`` is JSON text for json_schema, structural_tag and choice (a list of strings), the grammar's own text for regex,
-    ebnf and lark, empty for json and json_object. The options are part of the key: they change the language."""
+    ebnf and lark, empty for json and json_object. The options are part of the key: they change the language.
+    ``property_order``: whether an object's properties may come in any order, or only in the schema's."""
 
     kind: GuideKind
     text: Annotated[str, msgspec.Meta(max_length=MAX_GUIDE_BYTES)] = ""
@@ -32,9 +33,10 @@ class Guide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     max_whitespace: Annotated[int, msgspec.Meta(ge=0, le=64)] = 8
     on_unsupported: Literal["refuse", "validate"] = "refuse"
     after_guide: Literal["stop", "free"] = "stop"
+    property_order: Literal["any", "schema"] = "any"
 
 
-_OPTION_FIELDS = ("engine", "max_whitespace", "on_unsupported", "after_guide")
+_OPTION_FIELDS = ("engine", "max_whitespace", "on_unsupported", "after_guide", "property_order")
 # vLLM's structured_outputs.json means a JSON schema; its grammar means EBNF.
 _STRUCTURED_OUTPUTS: dict[str, str] = {
     "json": "json_schema", "json_object": "json_object", "regex": "regex", "choice": "choice", "grammar": "ebnf",

@@ -63,8 +63,8 @@ def driver(running: tuple[Driver, ServiceProcess]) -> Driver:
     return running[0]
 
 
-def start(driver: Driver, handle: int, kind: str, text: str) -> Sequence1:
-    compiled = driver.compile(kind, text)
+def start(driver: Driver, handle: int, kind: str, text: str, **options: str) -> Sequence1:
+    compiled = driver.compile(kind, text, **options)
     assert compiled.error is None, compiled.error
     assert compiled.plan is not None
     opened = driver.open(handle, compiled.plan)
@@ -89,6 +89,21 @@ def test_each_kind_token_by_token(driver: Driver, kind: str, text: str, good: by
     assert fits(driver, start(driver, 1, kind, text), good)
     assert not fits(driver, start(driver, 2, kind, text), bad)
     driver.end((1, 0), (2, 0))
+
+
+@pytest.mark.parametrize("engine", ["auto", "llguidance", "xgrammar"])
+def test_properties_in_any_order_or_in_the_schemas(driver: Driver, engine: str) -> None:  # spec R2, 137
+    texts = (b'{"name":"Ada","age":36}', b'{"age":36,"name":"Ada"}')
+    fixed = start(driver, 3, "json_schema", PERSON, engine=engine, property_order="schema")
+    assert [fits(driver, fixed, text) for text in texts[:1]] == [True]
+    other = start(driver, 4, "json_schema", PERSON, engine=engine, property_order="schema")
+    assert not fits(driver, other, texts[1])
+    compiled = driver.compile("json_schema", PERSON, engine=engine)
+    free = start(driver, 5, "json_schema", PERSON, engine=engine)
+    assert compiled.plan is not None
+    told = any("in the order of the schema" in warning for warning in compiled.plan.warnings)
+    assert fits(driver, free, texts[1]) != told == (engine == "xgrammar")  # what is narrower is told
+    driver.end((3, 0), (4, 0), (5, 0))
 
 
 def test_a_whole_batch_in_one_step(driver: Driver) -> None:  # spec 24

@@ -98,6 +98,7 @@ def test_text_beside_a_guide_is_one_guide():
         (None, {"json_object": {"type": "object"}}, "structured_outputs.json_object", "takes no value"),
         (None, {"regex": "a", "engine": "outlines"}, "engine", "Invalid enum value"),
         (None, {"regex": "a", "max_whitespace": 65}, "max_whitespace", "<= 64"),
+        (None, {"json": {}, "property_order": "alphabet"}, "property_order", "Invalid enum value"),
         (None, {"regex": "a" * (MAX_GUIDE_BYTES + 1)}, "structured_outputs.regex", "more than"),
         (None, {"regex": "ü" * (MAX_GUIDE_BYTES // 2 + 1)}, "structured_outputs.regex", "more than"),
     ],
@@ -155,7 +156,10 @@ def test_other_languages_have_other_keys(one, other):  # spec 137, R1
     assert key_of(Guide(kind="json_schema", text=one)) != key_of(Guide(kind="json_schema", text=other))
 
 
-@pytest.mark.parametrize("option", [{"engine": "xgrammar"}, {"max_whitespace": 0}, {"after_guide": "free"}, {"kind": "lark"}])
+@pytest.mark.parametrize(
+    "option",
+    [{"engine": "xgrammar"}, {"max_whitespace": 0}, {"after_guide": "free"}, {"kind": "lark"}, {"property_order": "schema"}],
+)
 def test_options_are_part_of_the_key(option):
     plain = Guide(kind="ebnf", text="x")
     assert key_of(plain) != key_of(msgspec.structs.replace(plain, **option))
