@@ -55,7 +55,7 @@ class Lifecycle:
             return  # it ended meanwhile
         if isinstance(answer, BaseException):
             error = answer if isinstance(answer, MaskstreamError) else MaskstreamError(f"compilation failed: {answer!r}")
-            self._end(state, state.request.tools.blamed(error) if state.request.tools else error)
+            self._end(state, state.request.blamed(error))
             return
         state.compiled = answer  # type: ignore[assignment]
         for sequence in state.sequences:

@@ -15,7 +15,7 @@ from gpu_worker.sampler.logits_processors import LogitsProcessor, NamedProcessor
 from gpu_worker.sampler.rules import SamplingRules
 from shared import guide as guides
 from shared import sampling_params
-from shared.errors import BadRequest, ProtocolVersion, TooLarge
+from shared.errors import BadRequest, MaskstreamError, ProtocolVersion, TooLarge
 from shared.gate import Gate
 from shared.guide import Guide
 from shared.protocol import MAX_FRAME_BYTES, PROTOCOL_VERSION, Generate
@@ -88,6 +88,7 @@ class Request:
     warnings: list[str] = field(default_factory=list)
     gate: Gate | None = None
     tools: ToolUse | None = None
+    guide_field: str = ""
 
     @property
     def guide_kind(self) -> str:
@@ -97,6 +98,10 @@ class Request:
     @property
     def key(self) -> tuple[bytes, str]:
         return self.client, self.request_id
+
+    def blamed(self, error: MaskstreamError) -> MaskstreamError:
+        """An error about the guide, told about the field of the request that it comes from."""
+        return self.tools.blamed(error) if self.tools is not None else guides.blamed(error, self.guide_field)
 
     def finish_rules(self) -> FinishRules:
         end_ids = frozenset() if self.params.ignore_eos else self.end_ids
@@ -138,6 +143,7 @@ def admit(message: Generate, client: bytes, model: Model, *, now_s: float, deadl
         max_tokens=min(params.max_tokens, room),
         stream=message.stream and not params.is_ranked, verify=message.verify, received_s=now_s, deadline_s=now_s + wanted_s,
         rules=rules, processors=chosen(params.logits_processors, model.processors), tools=tools,
+        guide_field=guides.guide_field(message.response_format, message.structured_outputs),
         warnings=_warnings(message, tools, model),
     )  # fmt: skip
 

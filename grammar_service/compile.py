@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from grammar_service.cache import CompiledGrammar
-from grammar_service.engines.messages import refusal
+from grammar_service.engines.messages import cause_of
 from grammar_service.vocabularies import Loaded
 from shared import metrics
 from shared.bitmask import count, is_alive
@@ -140,6 +140,8 @@ class Compiler:
         try:
             return build(self._attempt(task), task.loaded)
         except MaskstreamError as error:
+            kind = task.work.kind if isinstance(task.work, Guide) else task.work.guide_kind
+            error.field = error.field or kind  # every refusal says what was refused
             return error
         except Exception as error:  # an engine's surprise is one request's failure, and it is told
             return MaskstreamError(f"{type(error).__name__}: {str(error)[:200]}")
@@ -155,6 +157,8 @@ def plan_of(guide: Guide, versions: dict[str, str]) -> Plan:
         max_whitespace=spelled.max_whitespace, on_unsupported=spelled.on_unsupported,
         any_order=spelled.property_order == "any",
     )  # fmt: skip
+    if plan.engine not in versions:
+        raise UnsupportedSchema(f"this service does not offer {plan.engine}", field="engine")
     dropped = [f"{keyword}: only checked in the finished text" for keyword in plan.dropped]
     return Plan(
         engine=plan.engine, engine_version=versions[plan.engine], guide_kind=guide.kind, grammar_kind=plan.kind, text=plan.text,
@@ -167,14 +171,14 @@ def build(plan: Plan, loaded: Loaded) -> CompiledGrammar:
     """Compiles a plan in this process and looks at its first row. Raises GuideError."""
     engine = loaded.engines.get(plan.engine)
     if engine is None or engine.version != plan.engine_version:
-        raise UnsupportedSchema(f"this service does not offer {plan.engine} {plan.engine_version}")
+        raise UnsupportedSchema(f"this service does not offer {plan.engine} {plan.engine_version}", field="engine")
     factory = engine.compile(plan.grammar_kind, plan.text, plan.options)
     matcher = factory.create(())
     words = np.zeros((1, (loaded.vocab_size + 31) // 32), dtype=np.int32)
     try:
         matcher.native.fill(words, 0)  # raw: a guide that may only end at once is not dead
     except StepError as error:
-        raise refusal(error.message) from error
+        raise cause_of(error) from error
     if not is_alive(words[0], loaded.vocab_size):
         raise Unsatisfiable("the grammar allows no first token")
     return CompiledGrammar(plan, factory, count(words[0], loaded.vocab_size) / loaded.vocab_size)

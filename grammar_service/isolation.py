@@ -100,6 +100,8 @@ class Isolation:
         result = msgspec.msgpack.decode(attempt.result, type=TrialResult)
         if result.out_of_memory:
             raise self._killed("oom", CompileCrashed(f"more than {self._limits.memory_bytes >> 20} MiB are needed"))
+        for text in result.notes:
+            self._log.debug("an engine refused", text=text)
         if result.error is not None:
             raise result.error.exception()
         if result.plan is None:

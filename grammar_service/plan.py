@@ -11,6 +11,8 @@ from typing import Any, Literal
 import msgspec
 
 from grammar_service.ebnf import checked_ebnf, ebnf_for_llguidance, ebnf_for_xgrammar, recursive_rules
+from grammar_service.lark_check import check_lark
+from grammar_service.regex_language import is_empty
 from grammar_service.regex_print import to_lark, to_rust
 from grammar_service.regex_resolve import whole_language
 from grammar_service.regex_syntax import RegexError
@@ -76,7 +78,7 @@ def plan_guide(
         case "ebnf":
             return _plan_ebnf(_text(guide_value, kind), engine)
         case "lark":
-            return _only("llguidance", engine, "lark", _text(guide_value, kind))
+            return _plan_lark(_text(guide_value, kind), engine)
         case "structural_tag":
             return _plan_tag(_json_value(guide_value), engine, max_whitespace, on_unsupported, any_order)
     raise BadRequest(f"unknown guide kind {kind!r}", field="kind")
@@ -92,10 +94,11 @@ def _text(guide_value: Any, kind: str) -> str:
     return guide_value
 
 
-def _only(able: Engine, engine: str, feed: Feed, text: str) -> Plan:
-    if engine not in ("auto", able):
-        raise BadRequest(f"{feed} guides run on {able} only", field="engine")
-    return Plan(engine=able, kind=feed, text=text)
+def _plan_lark(text: str, engine: str) -> Plan:
+    if engine == "xgrammar":
+        raise BadRequest("lark guides run on llguidance only", field="engine")
+    check_lark(text)
+    return Plan(engine="llguidance", kind="lark", text=text)
 
 
 def _plan_ebnf(text: str, engine: str) -> Plan:
@@ -145,6 +148,8 @@ def _plan_regex(text: str, engine: str) -> Plan:
         if error.construct:
             raise UnsupportedSchema(str(error), keyword=error.construct) from error
         raise BadRequest(str(error), field="regex") from error
+    if is_empty(tree) is True:
+        raise Unsatisfiable("no text fits the pattern", field="regex")
     return _plan_tree(tree, engine)
 
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from grammar_service.compile import build, plan_of
 from grammar_service.engines.base import Matcher
-from grammar_service.engines.messages import refusal
+from grammar_service.engines.messages import cause_of
 from grammar_service.vocabularies import Loaded
 from shared.bitmask import Words
 from shared.errors import BadRequest, GrammarTooLarge, MaskstreamError, StepError
@@ -59,11 +59,12 @@ class TrialLimits(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TrialResult(msgspec.Struct, frozen=True, array_like=True):
-    """The plan that passed, or why it did not."""
+    """The plan that passed, or why it did not, and what an engine said of it (for the log)."""
 
     plan: Plan | None = None
     error: WireError | None = None
     out_of_memory: bool = False
+    notes: tuple[str, ...] = ()
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
@@ -161,7 +162,7 @@ def _attempt(trial: Trial, limits: TrialLimits) -> TrialResult:
     try:
         return TrialResult(plan=_checked(trial, limits))
     except MaskstreamError as error:
-        return TrialResult(error=WireError.of(error))
+        return TrialResult(error=WireError.of(error), notes=tuple(getattr(error, "__notes__", ())))
     except MemoryError:
         return TrialResult(out_of_memory=True)
     except RecursionError:
@@ -183,7 +184,7 @@ def _checked(trial: Trial, limits: TrialLimits) -> Plan:
         for share in PROBE_SHARES:
             probe(grammar.factory.create(()), trial.loaded.vocab_size, limits.row_s, share)
     except StepError as error:  # what breaks within a few tokens is no grammar to begin with
-        raise refusal(error.message) from error
+        raise cause_of(error) from error
     return plan
 
 

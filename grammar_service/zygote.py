@@ -27,6 +27,7 @@ from grammar_service.spare import Spare
 from grammar_service.trial import Request, Trial, receive_exactly, run_child, run_trial
 from grammar_service.vocabularies import Loaded
 from grammar_service.watch import CHECK_S, Watcher
+from shared import log
 from shared.errors import MaskstreamError
 from shared.tokenizer import from_wire
 
@@ -199,6 +200,7 @@ def main() -> int:
     """
     import grammar_service.plan  # noqa: F401 - once, here: each child would pay for it
 
+    log.configure("zygote", "warning")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the service decides when we end
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with socket.socket(fileno=int(sys.argv[1])) as control:

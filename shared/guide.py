@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from shared.decoding import refusal
-from shared.errors import BadRequest
+from shared.errors import BadRequest, GuideError, MaskstreamError
 
 GuideKind = Literal["json", "json_object", "json_schema", "regex", "choice", "ebnf", "lark", "structural_tag"]
 KINDS: tuple[str, ...] = GuideKind.__args__  # type: ignore[attr-defined]
@@ -57,6 +57,20 @@ def guide_from_request(response_format: Mapping[str, Any] | None, structured_out
     if first is not None and second is not None:
         raise BadRequest("2 guides given (response_format and structured_outputs): exactly one is allowed", field="response_format")
     return first or second
+
+
+def guide_field(response_format: Mapping[str, Any] | None, structured_outputs: Mapping[str, Any] | None) -> str:
+    """Where a request has its guide, for what is found wrong with it later."""
+    asked = from_response_format(response_format) if response_format else None
+    given = [name for name, value in (structured_outputs or {}).items() if name in _STRUCTURED_OUTPUTS and value is not None]
+    return f"structured_outputs.{given[0]}" if given and asked is None else "response_format"
+
+
+def blamed(error: MaskstreamError, field: str) -> MaskstreamError:
+    """An error about a guide, told about the request's ``field`` where it names no other."""
+    if isinstance(error, BadRequest | GuideError) and (error.field in ("", "guide") or error.field in KINDS):
+        error.field = field
+    return error
 
 
 def from_structured_outputs(spec: Mapping[str, Any]) -> Guide | None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from shared.errors import BadRequest, MaskstreamError
-from shared.guide import Guide, make_guide
+from shared.guide import Guide, blamed, make_guide
 
 TRIGGER = "<tool_call>"
 END = "}\n</tool_call>"
@@ -88,7 +88,8 @@ class ToolUse(NamedTuple):
         found = _CONTENT_POINTER.match(error.pointer)
         if found and int(found.group(1)) < len(self.tools):
             error.field, error.pointer = f"{self.tools[int(found.group(1))].field}.parameters", error.pointer[found.end() :]
-        return error
+            return error
+        return blamed(error, "tools")
 
     def calls(self, text: str) -> Calls:
         """The calls in a text, told without any engine."""

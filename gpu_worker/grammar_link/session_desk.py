@@ -24,7 +24,7 @@ from gpu_worker.grammar_link.services import Service, Services
 from gpu_worker.grammar_link.sessions import Session, new_session
 from gpu_worker.grammar_link.settings import LinkSettings
 from gpu_worker.grammar_link.walks import SessionId, Walk
-from shared.errors import AccountingError, MaskstreamError, Overloaded, WorkerLost
+from shared.errors import AccountingError, MaskstreamError, Overloaded, UnsupportedSchema, WorkerLost
 from shared.protocol import Opened, StepAnswer, StepAnswerEntry, StepStatus
 
 
@@ -59,6 +59,10 @@ class SessionDesk:
             return AccountingError("a session of this number is open")
         if self._settings.no_service == "refuse" and not self._services.usable():
             return Overloaded("no grammar service is connected")
+        if not session.committed and self._services.usable() and not self._services.usable(session.plan):
+            self._plans.forget(session.guide_key)  # whoever made it is gone: the next request gets a plan that is offered
+            plan = session.plan
+            return UnsupportedSchema(f"no grammar service offers {plan.engine} {plan.engine_version}", field="engine")
         return self._plans.failure(session.guide_key, self.dispatcher.now_s)
 
     def _made(self, event: OpenSession | ForkSession) -> Session | None:

@@ -10,8 +10,8 @@ from llguidance import LLExecutor, LLMatcher, LLParserLimits
 
 from grammar_service.engines.base import AfterGuide, Matcher, NativeMatcher, Rows, VocabularyBits
 from grammar_service.engines.llguidance_tokenizer import make_tokenizer
-from grammar_service.engines.messages import refusal
-from shared.errors import BadRequest, MaskstreamError, StepError, StepTimeout
+from grammar_service.engines.messages import broken, refusal
+from shared.errors import BadRequest, MaskstreamError, StepError
 from shared.tokenizer import Vocabulary
 
 BATCH_FROM = 2
@@ -138,9 +138,8 @@ class LLGuidanceEngine:
 def step_error(matcher: LLMatcher) -> StepError:
     """The error of a broken matcher: StepTimeout where one of the engine's own limits was hit."""
     text = matcher.get_error()
-    reason = refusal(text).message or "the matcher is in an error state"
     too_slow = matcher.stop_reason() in ("ParserTooComplex", "LexerTooComplex") or "too many expressions" in text
-    return StepTimeout(f"llguidance: {reason}") if too_slow else StepError(f"llguidance: {reason}")
+    return broken("llguidance", text, too_slow=too_slow)
 
 
 def _json_grammar(text: str, max_whitespace: int) -> str:

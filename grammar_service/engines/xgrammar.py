@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar
 
 from grammar_service.engines.base import AfterGuide, Matcher, NativeMatcher, Rows, VocabularyBits
-from grammar_service.engines.messages import refusal
+from grammar_service.engines.messages import broken, refusal
 from grammar_service.engines.stubs import import_xgrammar
 from grammar_service.engines.table import hidden_specials
 from shared.errors import BadRequest, MaskstreamError, StepError
@@ -38,13 +38,15 @@ class XGrammarMatcher:
         try:
             self.inner.rollback(num_tokens)
         except BROKEN as error:
-            raise StepError(f"xgrammar: {refusal(str(error)).message}") from error
+            failed = broken("xgrammar", str(error))
+            raise failed from failed.__cause__
 
     def fill(self, words: Rows, row: int) -> None:
         try:
             self.inner.fill_next_token_bitmask(words, row)
         except BROKEN as error:
-            raise StepError(f"xgrammar: {refusal(str(error)).message}") from error
+            failed = broken("xgrammar", str(error))
+            raise failed from failed.__cause__
 
     def can_end(self) -> bool:
         return bool(self.inner.is_completed())

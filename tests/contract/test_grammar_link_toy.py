@@ -200,6 +200,9 @@ def test_no_service_refuses_by_configuration() -> None:
 def test_plan_that_nobody_offers_fails_by_name(bench: Bench) -> None:
     bench.service("old", engines={"toy": "0"})
     outcome = bench.step(bench.link.open("k", toy_plan(), [STOP]))
+    assert outcome.status is WalkStatus.FAILED and isinstance(outcome.error, UnsupportedSchema)
+    assert (outcome.error.field, "toy 1" in outcome.error.message) == ("engine", True)
+    outcome = bench.step(bench.link.open("k", toy_plan(), [STOP], [1]))  # in mid-text somebody may come back
     assert outcome.status is WalkStatus.FAILED and isinstance(outcome.error, WorkerLost)
     assert "toy 1" in outcome.error.message
 

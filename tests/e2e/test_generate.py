@@ -133,10 +133,11 @@ async def test_bad_requests_name_the_field_and_harm_nothing(client: AsyncClient)
         ({"prompt": None, "prompt_token_ids": [5] * 300}, "too_large", "prompt"),
         ({"regex": "a", "choice": ["b"]}, "bad_request", "structured_outputs"),
         ({"regex": "a", "ignore_eos": True}, "bad_request", "ignore_eos"),
-        ({"schema": {"type": "object", "properties": 3}}, None, None),
-        ({"regex": "(ab"}, None, None),
-        ({"schema": {"$ref": "http://example.com/x.json"}}, "unsupported_schema", None),
-        ({"schema": False}, "unsatisfiable", None),
+        ({"schema": {"type": "object", "properties": 3}}, None, "structured_outputs.json"),
+        ({"regex": "(ab"}, None, "structured_outputs.regex"),
+        ({"schema": {"$ref": "http://example.com/x.json"}}, "unsupported_schema", "structured_outputs.json"),
+        ({"schema": False}, "unsatisfiable", "structured_outputs.json"),
+        ({"response_format": {"type": "lark", "grammar": 'start: "a" start'}}, "unsatisfiable", "response_format"),
     ):
         error = await refused(client, **arguments)
         assert code is None or error.code == code, (arguments, error)

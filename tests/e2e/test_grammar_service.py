@@ -41,6 +41,7 @@ PERSON = json.dumps({
     "type": "object", "properties": {"name": {"type": "string", "maxLength": 10}, "age": {"type": "integer"}},
     "required": ["name", "age"], "additionalProperties": False,
 })  # fmt: skip
+TAG = '{"type": "tag", "begin": "<f>", "content": %s, "end": "</f>"}'
 GUIDES = [
     ("json_schema", PERSON, b'{"name": "Ada", "age": 36}', b'{"name": 1'),
     ("regex", "[0-9]{2,4}", b"123", b"x"),
@@ -154,7 +155,7 @@ def test_opens_are_checked(driver: Driver) -> None:
     assert error.code == "unknown_plan"
     error = driver.open(64, unknown, plan=unknown).error
     assert error is not None
-    assert error.code == "unsupported_schema"
+    assert (error.code, error.field) == ("unsupported_schema", "engine")
     for wrong in ({"stop_ids": []}, {"stop_ids": [driver.vocabulary.size]}, {"committed": [5, 5, 5]}):
         error = driver.open(64, plan, **wrong).error  # type: ignore[arg-type]
         assert error is not None
@@ -193,13 +194,25 @@ def test_equal_guides_are_compiled_once(driver: Driver) -> None:  # spec 3, 137
         ("choice", "[]", "unsatisfiable"),
         ("json_schema", "[" * 800 + "]" * 800, "grammar_too_large"),
         ("regex", "a{1000000}", "grammar_too_large"),
+        # Of every kind what no text fits, or no finite one.
+        ("json_schema", '{"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}', "unsatisfiable"),
+        ("json_schema", '{"type": "string", "minLength": 5, "maxLength": 2}', "unsatisfiable"),
+        ("regex", "a(?!.)b", "unsatisfiable"),
+        ("ebnf", 'root ::= "a" root', "unsatisfiable"),
+        ("lark", 'start: "a" start', "unsatisfiable"),
+        ("lark", 'start: A\nA: "x" & "y"', "unsatisfiable"),
+        ("lark", "start: missing", "bad_request"),
+        ("structural_tag", TAG % '{"type": "regex", "pattern": "a(?!.)b"}', "unsatisfiable"),
+        ("structural_tag", TAG % '{"type": "json_schema", "json_schema": false}', "unsatisfiable"),
+        ("structural_tag", TAG % '{"type": "regex", "patern": "a"}', "bad_request"),
     ],
 )
-def test_what_cannot_be_enforced_is_refused(driver: Driver, kind: str, text: str, code: str) -> None:  # spec R1, 38
+def test_what_cannot_be_enforced_is_refused(driver: Driver, kind: str, text: str, code: str) -> None:  # spec R1, 9, 38
     error = driver.compile(kind, text).error
     assert error is not None
-    assert error.message
+    assert error.message and error.field
     assert not code or error.code == code
+    assert not any(leak in error.message for leak in ("NoExtensionBias", "non-verbose", "Check failed", ".cc:"))
 
 
 def test_garbage_harms_nothing(driver: Driver) -> None:  # spec R8
