@@ -73,7 +73,9 @@ class Endpoint:
         try:
             self._server = ThreadingHTTPServer((host, port), _handler(health))
         except OSError as error:
-            raise ConfigError(f"metrics cannot be served at {host}:{port}: {error}", field="metrics_port") from error
+            raise ConfigError(
+                f"metrics cannot be served at {host}:{port}: {error.strerror}; 0 takes a free port", field="metrics_port"
+            ) from error
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="metrics", daemon=True)
