@@ -38,7 +38,7 @@ def run_rest(
 ) -> None:  # fmt: skip
     """Enqueues what comes behind the flag, in the order in which it happens."""
     state, rows, out, more, width = step.state, step.rows, step.output, step.more, shape.width
-    step_begin(launch.descriptor, state, rows, more, sizes, width, stream)
+    step_begin(launch.descriptor, step.head, state, rows, more, sizes, width, stream)
     inputs = GpuInputs(
         logits, rows.rows, runner.vocab_size, rows.bitmask, rows.index, rows.status, overlay=None if more is None else more.overlay
     )
@@ -55,7 +55,20 @@ def run_rest(
         step_ask(more.asks, out.column, raw, processed, stream)
         logprobs_into(step.told[0], inputs, raw, "raw", None)
         logprobs_into(step.told[1], inputs, processed, "processed", out.descriptor)
-        step_tell(step.told, launch.result, launch.descriptor, more, state, out.token, logits, launch.kept, sizes, width, stream)
+        step_tell(
+            step.told,
+            launch.result,
+            launch.descriptor,
+            step.head,
+            more,
+            state,
+            out.token,
+            logits,
+            launch.kept,
+            sizes,
+            width,
+            stream,
+        )
     step_commit(state, out.token, out.status, emitted, launch.result, sizes, width, stream)
     if more is not None:
         tokens = out.token.view(shape.active, width)

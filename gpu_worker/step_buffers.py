@@ -12,7 +12,16 @@ from kernels.inputs import CountedPenalties
 from kernels.logprobs import LogprobTensors
 from kernels.reference import Drafts, Overlay, SampleRows, TokenList, VerifyResult
 from kernels.sample import SampleOutput
-from kernels.step import SlotState, StepFeatures, StepRowTensors, StepSizes, descriptor_fields, draft_fields, result_fields
+from kernels.step import (
+    SlotState,
+    StepFeatures,
+    StepRowTensors,
+    StepSizes,
+    descriptor_fields,
+    draft_fields,
+    head_bytes,
+    result_fields,
+)
 from kernels.verify import empty_result
 
 
@@ -48,10 +57,11 @@ class LaunchBuffers:
 
 @dataclass(frozen=True, slots=True)
 class StepTensors:
-    """The tensors of one shape: the first of those that all shapes share. ``verified`` where there is more than one position,
-    ``more`` and what follows where the shape is full."""
+    """The tensors of one shape: the first of those that all shapes share. ``head`` uint8: the numbers of the descriptor.
+    ``verified`` where there is more than one position, ``more`` and what follows where the shape is full."""
 
     state: SlotState
+    head: torch.Tensor
     rows: StepRowTensors
     output: SampleOutput
     drafts: Drafts | None
@@ -67,6 +77,7 @@ class StepBuffers:
     def __init__(self, sizes: StepSizes, device: torch.device) -> None:
         self.sizes, self._device, rows = sizes, device, sizes.rows
         self.state = SlotState.empty(sizes.slots, sizes.most, device)
+        self._head = torch.zeros(head_bytes(sizes), dtype=torch.uint8, device=device)
         kinds = (torch.float32, torch.int32, torch.float32, torch.float32, torch.int64, torch.int64, torch.int32)
         self._parameters = [torch.zeros(rows, dtype=kind, device=device) for kind in kinds]
         self._status, self._index, *self._columns = (self._i32(rows) for _ in range(4))
@@ -97,10 +108,10 @@ class StepBuffers:
             drafts = Drafts(self.state.drafts[: shape.active * n].view(shape.active, n), self.state.num_drafts[: shape.active])
             verified = empty_result(shape.active, n, self._device)
         if not shape.full:
-            return StepTensors(self.state, rows, output, drafts, verified, None, None, None)
+            return StepTensors(self.state, self._head, rows, output, drafts, verified, None, None, None)
         raw, processed = (each[:count] for each in self._columns)
         told = (self._first(self._told[0], count), self._first(self._told[1], count))
-        return StepTensors(self.state, rows, output, drafts, verified, self._features(shape), (raw, processed), told)
+        return StepTensors(self.state, self._head, rows, output, drafts, verified, self._features(shape), (raw, processed), told)
 
     def _features(self, shape: StepShape) -> StepFeatures:
         count, p, n = shape.active * shape.width, self._penalties, shape.width - 1

@@ -22,10 +22,7 @@ class Block:
     """
 
     def __init__(self, fields: Fields, device: torch.device, *, pinned: bool = True) -> None:
-        offsets, size = {}, 0
-        for name, (dtype, shape) in fields.items():
-            offsets[name] = size
-            size += -(-int(np.prod(shape)) * np.dtype(dtype).itemsize // ALIGNMENT) * ALIGNMENT
+        offsets, size = self.layout(fields)
         on_gpu = device.type == "cuda"
         self.host = torch.zeros(size, dtype=torch.uint8, pin_memory=on_gpu and pinned)
         self._copy = torch.zeros(size, dtype=torch.uint8, device=device) if on_gpu and not pinned else None
@@ -38,6 +35,15 @@ class Block:
             for name, at in offsets.items()
         }
 
+    @staticmethod
+    def layout(fields: Fields) -> tuple[dict[str, int], int]:
+        """Where each array begins, and the bytes of all."""
+        offsets, size = {}, 0
+        for name, (dtype, shape) in fields.items():
+            offsets[name] = size
+            size += -(-int(np.prod(shape)) * np.dtype(dtype).itemsize // ALIGNMENT) * ALIGNMENT
+        return offsets, size
+
     def __getitem__(self, name: str) -> NDArray[Any]:
         return self.views[name]
 
@@ -47,6 +53,10 @@ class Block:
 
     def addresses(self, names: Sequence[str]) -> list[int]:
         return [self.address(name) for name in names]
+
+    def offset(self, name: str) -> int:
+        """Bytes from the first array to this one."""
+        return self._offsets[name]
 
     def upload(self) -> None:
         """The device's copy becomes the host's, on the current stream."""

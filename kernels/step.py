@@ -1,4 +1,5 @@
-"""The frame of a captured step: launchers of cuda/step.cu. Nothing is allocated and nothing waits, so all of it may be captured."""
+"""The frame of a captured step: launchers of cuda/step.cu and step_frame.cu. Nothing is allocated and nothing waits, so all of it
+may be captured."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from kernels.launch import I32, I64, P, launch
 from kernels.logprobs import LogprobTensors
 from kernels.reference import Overlay, SampleRows
 
-THREADS = 256
+THREADS, OPEN_THREADS = 256, 1024
+FRAME = ("step_feed", "step_ready", "step_open", "step_set")
 ASK_RAW, ASK_PROCESSED = 1, 2
 _PARAMETERS = ("temperature", "top_p", "min_p", "top_k", "seed", "offset")
 
@@ -53,11 +55,12 @@ def descriptor_fields(s: StepSizes) -> Fields:
     return {
         "sealed": (i64, (1,)), "action": (i32, slots), "depth": (i32, slots), "epoch": (i64, slots),
         **{name: (kind, (s.most, s.slots)) for name, kind in zip(_PARAMETERS, (f32, f32, f32, i32, i64, i64), strict=True)},
-        "rows": (i32, (s.rows, s.words)), "cached": (i32, rows), "fill": (i32, rows), "asks": (i32, slots), "keep": (i32, slots),
-        "bias_from": (i32, slots), "bias_start": (i32, starts), "bias_ids": (i32, some), "bias_values": (f32, some),
-        "ban_from": (i32, rows), "ban_start": (i32, starts), "ban_ids": (i32, some),
-        "repetition": (f32, slots), "presence": (f32, slots), "frequency": (f32, slots), "penalised": (i32, slots),
-        "fresh": (i32, slots), "fresh_start": (i32, (s.slots + 1,)), "fresh_ids": (i32, some), "fresh_counts": (i32, some),
+        "cached": (i32, rows), "fill": (i32, rows),
+        "asks": (i32, slots), "keep": (i32, slots), "bias_from": (i32, slots), "bias_start": (i32, starts), "ban_from": (i32, rows),
+        "ban_start": (i32, starts), "repetition": (f32, slots), "presence": (f32, slots), "frequency": (f32, slots),
+        "penalised": (i32, slots), "fresh": (i32, slots), "fresh_start": (i32, (s.slots + 1,)),
+        "rows": (i32, (s.rows, s.words)), "bias_ids": (i32, some), "bias_values": (f32, some), "ban_ids": (i32, some),
+        "fresh_ids": (i32, some), "fresh_counts": (i32, some),
     }  # fmt: skip
 
 
@@ -105,6 +108,11 @@ class SlotState:
         )  # fmt: skip
 
 
+def head_bytes(s: StepSizes) -> int:
+    """Bytes of the device's copy of a descriptor's numbers."""
+    return Block.layout({name: kind for name, kind in descriptor_fields(s).items() if name in HEAD})[1]
+
+
 @dataclass(frozen=True, slots=True)
 class StepRowTensors:
     """What the sampler reads: parameters, status and index of each row, mask rows [rows + cached, words]."""
@@ -135,6 +143,8 @@ class _State(ctypes.Structure):
 
 
 _NAMES = tuple(descriptor_fields(StepSizes(1, 1, 1, 1)))
+HEAD = _NAMES[: _NAMES.index("rows")]
+"""Arrays that step_open brings to the device as one; the others are read where they lie."""
 
 
 class _Descriptor(ctypes.Structure):
@@ -158,6 +168,10 @@ class _Begin(ctypes.Structure):
 
 class _Feed(ctypes.Structure):
     _fields_ = [("state", _State), ("drafts", P), ("num_drafts", P), ("slots", I32), ("most", I32)]
+
+
+class _Open(ctypes.Structure):
+    _fields_ = [("pinned", P), ("head", P), ("bytes", I32), ("pad", I32)]
 
 
 class _Ready(ctypes.Structure):
@@ -196,11 +210,12 @@ class _Set(ctypes.Structure):
 
 
 def variants() -> list[Variant]:
-    return [_variant(f"step_{name}") for name in ("feed", "ready", "begin", "ask", "tell", "commit", "set")]
+    return [_variant(f"step_{name}") for name in ("feed", "ready", "open", "begin", "ask", "tell", "commit", "set")]
 
 
 def _variant(kernel: str) -> Variant:
-    return Variant.of("step.cu", kernel, NT=THREADS)
+    file = "step_frame.cu" if kernel in FRAME else "step.cu"
+    return Variant.of(file, kernel, NT=THREADS)
 
 
 def step_feed(drafts: Block, state: SlotState, active: int, stream: int) -> None:
@@ -215,14 +230,19 @@ def step_ready(state: SlotState, stream: int) -> None:
 
 
 def step_begin(
-    descriptor: Block, state: SlotState, out: StepRowTensors, more: StepFeatures | None, sizes: StepSizes, width: int, stream: int
-) -> None:
-    """Behind the wait: actions, parameters, guided rows and overlays of this launch, from pinned memory to the device."""
-    count = len(out.rows)
+    descriptor: Block, head: Tensor, state: SlotState, out: StepRowTensors, more: StepFeatures | None, sizes: StepSizes, width: int,
+    stream: int,
+) -> None:  # fmt: skip
+    """Behind the wait: actions, parameters, guided rows and overlays of this launch, from pinned memory to the device. ``head``
+    uint8 gets the descriptor's numbers, those of a step without features where ``more`` is None."""
+    count, num_bytes = len(out.rows), descriptor.offset("asks" if more is None else "rows")
+    start = _Open(descriptor.address("sealed"), head.data_ptr(), num_bytes, 0)
+    launch(_variant("step_open"), start, grid=(1, 1), block=OPEN_THREADS, stream=stream)
+    where = [head.data_ptr() + descriptor.offset(name) if name in HEAD else descriptor.address(name) for name in _NAMES]
     rows = _Rows(*(getattr(out.rows, name).data_ptr() for name in _PARAMETERS), *(t.data_ptr() for t in (
         out.status, out.index, out.bitmask)))  # fmt: skip
     args = _Begin(
-        _Descriptor(*descriptor.addresses(_NAMES)), _State.of(state), rows, _Features() if more is None else _features(more),
+        _Descriptor(*where), _State.of(state), rows, _Features() if more is None else _features(more),
         sizes.words, sizes.slots, width, sizes.most, sizes.rows, sizes.vocab_size,
     )  # fmt: skip
     launch(_variant("step_begin"), args, grid=(count, 1), block=THREADS, stream=stream)
@@ -247,12 +267,13 @@ def step_ask(asks: Tensor, column: Tensor, raw: Tensor, processed: Tensor, strea
 
 
 def step_tell(
-    told: tuple[LogprobTensors, LogprobTensors], result: Block, descriptor: Block, more: StepFeatures, state: SlotState,
-    token: Tensor, logits: Tensor, kept: Tensor, sizes: StepSizes, width: int, stream: int,
+    told: tuple[LogprobTensors, LogprobTensors], result: Block, descriptor: Block, head: Tensor, more: StepFeatures, state:
+    SlotState, token: Tensor, logits: Tensor, kept: Tensor, sizes: StepSizes, width: int, stream: int,
 ) -> None:  # fmt: skip
     """Log-probabilities (raw, processed) of the rows that asked, and the logits of the slots that keep them."""
     to = _Told(*result.addresses(("logprob", "rank", "top_ids", "top_logprobs")))
-    pointers = (more.asks.data_ptr(), token.data_ptr(), descriptor.address("keep"), state.action.data_ptr(), logits.data_ptr(),
+    pointers = (more.asks.data_ptr(), token.data_ptr(), head.data_ptr() + descriptor.offset("keep"), state.action.data_ptr(),
+    logits.data_ptr(),
                 kept.data_ptr())  # fmt: skip
     args = _Tell(_Told.of(told[0]), _Told.of(told[1]), to, *pointers, logits.stride(0), sizes.num_top, sizes.slots, width,
                  sizes.vocab_size)  # fmt: skip

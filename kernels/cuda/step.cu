@@ -1,49 +1,34 @@
-// The frame of a captured step: what the device decides once its descriptor is sealed, and what it commits after sampling.
+// What the device decides once the descriptor of a captured step is sealed, and what it commits after sampling.
 //
-// step_feed    before the forward: drafts behind the golden tokens, from pinned memory.
-// step_begin   one CTA a row (slot, position), behind the memory-wait node: compares the sealed launch number with the device's
-//              counter, turns actions into row status, brings parameters, rows and overlays from pinned memory to the device.
-// step_ready   one thread, before the wait: when the forward was done.
+// step_begin   one CTA a row (slot, position): compares the sealed launch number with the device's counter, turns actions into row
+//              status, spreads parameters, brings mask rows and lists from pinned memory to the device.
 // step_ask     which rows want which log-probabilities.
 // step_tell    one CTA a row: log-probabilities to pinned memory, logits to where they are kept.
 // step_commit  one CTA: moves token and position of the slots that got tokens, writes the results to pinned memory, then the launch
 //              number that the host waits for.
-// step_set     one thread: gives a slot to an owner or takes it away.
 //
-// A launch whose descriptor is not sealed (the flag came from the last resort) holds every row. The number is read by each CTA for
-// itself: a CTA that sees it sees the whole descriptor, which was written before it.
-// Versions: rows copied word by word; in use: 16 bytes a thread where the width of a row allows it.
+// A launch whose descriptor is not sealed (the flag came from the last resort) holds every row. The number is read before the rest,
+// by one thread: who sees it sees the whole descriptor, which was written before it.
+// Versions: 1. each row read its own numbers from pinned memory: 1 us a row, 82 us from the flag to the end with 64 rows that hold,
+// 267 with 256. 2. step_open; mask rows by 16 bytes a thread. In use.
 
-#ifndef NT
-#define NT 256
-#endif
-
-typedef unsigned int u32;
-typedef unsigned short u16;
-typedef int i32;
-typedef long long i64;
+#include "step.cuh"
 
 enum { UNGUIDED = 0, GUIDED = 1, HOLD = 2, IDLE = 3, HELD_BIT = 8 };
 enum { ASK_RAW = 1, ASK_PROCESSED = 2 };
 
 struct Descriptor {  // by slot; parameters of rows [positions, slots]; mask rows [slots * positions, words]
-    volatile i64* sealed;
+    const i64* sealed;
     const i32 *action, *depth;
     const i64* epoch;
     const float *temperature, *top_p, *min_p;
     const i32* top_k;
     const i64 *seed, *offset;
-    const i32 *rows, *cached, *fill;
-    const i32 *asks, *keep, *bias_from, *bias_start, *bias_ids;
-    const float* bias_values;
-    const i32 *ban_from, *ban_start, *ban_ids;
+    const i32 *cached, *fill, *asks, *keep, *bias_from, *bias_start, *ban_from, *ban_start;
     const float *repetition, *presence, *frequency;
-    const i32 *penalised, *fresh, *fresh_start, *fresh_ids, *fresh_counts;
-};
-
-struct State {  // device
-    i64 *tokens, *positions, *lengths, *epoch, *counter, *clock;  // clock: ns at the end of the forward, and behind the wait
-    i32 *action, *drafts, *num_drafts, *emitted;  // of the launch at work
+    const i32 *penalised, *fresh, *fresh_start, *rows, *bias_ids;  // from rows on pinned, all before that the device's copy
+    const float* bias_values;
+    const i32 *ban_ids, *fresh_ids, *fresh_counts;
 };
 
 struct Rows {  // device: what the sampler reads, a row each
@@ -128,19 +113,12 @@ __device__ void begin_features(const BeginArgs& a, u32 row, u32 slot, u32 at, bo
     if (at == 0 && a.in.fresh[slot]) begin_counts(a, slot);
 }
 
-__device__ __forceinline__ i64 now_ns() {
-    i64 t;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
-    return t;
-}
-
 extern "C" __global__ void __launch_bounds__(NT) step_begin(const __grid_constant__ BeginArgs a) {
     const u32 row = blockIdx.x, slot = row / a.width, at = row % a.width;
     __shared__ i32 shared_action, shared_sealed;
     if (threadIdx.x == 0) {
         if (row == 0) a.state.clock[1] = now_ns();
         bool sealed = *a.in.sealed == a.state.counter[0] + 1;
-        __threadfence_system();
         i64 length = a.state.lengths[slot];
         i32 action = sealed ? decide(a, slot, at, length) : length ? HOLD : IDLE;
         if (action <= GUIDED) {
@@ -171,27 +149,6 @@ extern "C" __global__ void __launch_bounds__(NT) step_begin(const __grid_constan
     const i64 to = cached < 0 ? row : a.cache + cached;
     if (threadIdx.x == 0) a.out.index[row] = (i32)to;
     if (cached < 0 || a.in.fill[pinned]) copy(a.out.bitmask + to * a.words, a.in.rows + (i64)pinned * a.words, a.words);
-}
-
-struct ReadyArgs {
-    i64* clock;
-};
-
-extern "C" __global__ void step_ready(const __grid_constant__ ReadyArgs a) { a.clock[0] = now_ns(); }
-
-struct FeedArgs {
-    State state;
-    const i32 *drafts, *num_drafts;  // pinned [slots, most - 1], [slots]
-    i32 slots, most;
-};
-
-extern "C" __global__ void __launch_bounds__(NT) step_feed(const __grid_constant__ FeedArgs a) {
-    for (i32 slot = threadIdx.x; slot < a.slots; slot += NT) {
-        if (a.state.lengths[slot] == 0) continue;
-        i32 n = max(0, min(a.num_drafts[slot], a.most - 1));
-        for (i32 i = 0; i < n; ++i) a.state.tokens[(i64)slot * a.most + 1 + i] = a.drafts[slot * (a.most - 1) + i];
-        a.state.lengths[slot] = 1 + n;
-    }
 }
 
 struct AskArgs {
@@ -276,17 +233,4 @@ extern "C" __global__ void __launch_bounds__(NT) step_commit(const __grid_consta
         a.state.counter[0] = launch;
         *a.out_launch = launch;
     }
-}
-
-struct SetArgs {
-    State state;
-    i64 token, position, length, epoch;
-    i32 slot, most;
-};
-
-extern "C" __global__ void step_set(const __grid_constant__ SetArgs a) {
-    a.state.tokens[(i64)a.slot * a.most] = a.token;
-    a.state.positions[a.slot] = a.position;
-    a.state.lengths[a.slot] = a.length;
-    a.state.epoch[a.slot] = a.epoch;
 }
