@@ -34,6 +34,11 @@ from shared.errors import ConfigError
 from shared.sampling_params import SamplingParams
 
 POLL_S = 50e-6
+NOT_CAPTURED = {
+    "logits_processors": "they are Python between the forward and the sampling, and no Python runs in a captured step",
+    "use_beam_search": "beams choose among each other's rows on the host, and a captured step does not come back to it",
+    "return_context_logits": "a whole prompt's logits would be copied past the captured step",
+}
 
 
 class CudaPipeline(Pipeline):
@@ -56,17 +61,17 @@ class CudaPipeline(Pipeline):
         self._wanting = np.zeros(sizes.slots, np.bool_)
         self._launched = self._collected = 0
         self._shapes: dict[int, StepShape] = {}
+        self._least: tuple[int, bool] | None = None  # slots that hold every owner, whether one wants more; None: to be made anew
         self._sealed: dict[int, Sealed] = {}
         self._started_s: dict[int, float] = {}
 
-    def unsupported(self, params: SamplingParams) -> list[str]:
-        """Processors run Python on logits between forward and sampling, beams choose among each other's rows: neither is in a
-        captured step."""
+    def unsupported(self, params: SamplingParams) -> dict[str, str]:
+        """What the FULL tier is for, and the prompt's logits."""
         wanted = {
             "logits_processors": bool(params.logits_processors), "use_beam_search": params.use_beam_search,
             "return_context_logits": params.return_context_logits,
         }  # fmt: skip
-        return [name for name, asked in wanted.items() if asked]
+        return {name: NOT_CAPTURED[name] for name, asked in wanted.items() if asked}
 
     def row_buffers(self) -> list[NDArray[np.int32]]:
         return [launch.descriptor["rows"] for launch in self._ring]
@@ -85,11 +90,11 @@ class CudaPipeline(Pipeline):
             self._device.run(partial(self._scoring.prefill, slot, token_ids, start_position, scores))
 
     def admit(self, slot: int, epoch: int, golden_token: int, position: int, *, plain: bool = False) -> None:
-        self._occupied[slot], self._wanting[slot] = True, not plain
+        self._occupied[slot], self._wanting[slot], self._least = True, not plain, None
         self._device.set_slot(slot, token=golden_token, position=position, length=1, epoch=epoch)
 
     def release(self, slot: int) -> None:
-        self._occupied[slot] = self._wanting[slot] = False
+        self._occupied[slot], self._wanting[slot], self._least = False, False, None
         self._sealer.forget(slot)
         self._device.set_slot(slot, token=0, position=0, length=0, epoch=0)
         self._device.run(lambda: self._runner.reset(slot))
@@ -115,10 +120,13 @@ class CudaPipeline(Pipeline):
 
     def _shape(self, number: int) -> StepShape:
         """The least that takes every owner, every draft, and what any of them asks for."""
-        owners = np.flatnonzero(self._occupied)
-        least = int(owners[-1]) + 1 if owners.size else 1
-        drafts = int(self._ring[number % MAX_IN_FLIGHT].drafts["num_drafts"].max(initial=0))
-        full = bool(self._wanting.any())
+        if self._least is None:
+            owners = np.flatnonzero(self._occupied)
+            self._least = int(owners[-1]) + 1 if owners.size else 1, bool(self._wanting.any())
+        least, full = self._least
+        drafts = 0
+        if self._device.sizes.most > 1:
+            drafts = int(self._ring[number % MAX_IN_FLIGHT].drafts["num_drafts"].max(initial=0))
         return next(s for s in self._device.shapes if s.active >= least and s.width > drafts and s.full == full)
 
     def seal(self, descriptor: Descriptor) -> bool:

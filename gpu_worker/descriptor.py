@@ -34,7 +34,8 @@ class Descriptor:
     alternatives are told beside the sampled token, None: no log-probabilities; ``processed`` bool [slots]: the slots that want
     those of the filtered distribution; ``asking`` bool [slots]: the slots that want any (None: all may be told); ``processing``:
     rows for logits processors, on the host; ``beams``: slots that are scored, not sampled; ``return_logits``: slots whose logits
-    are told as the model gave them; ``epoch`` int64 [slots] is the owner's epoch: a launch never acts for an owner that has gone.
+    are told as the model gave them; ``epoch`` int64 [slots] is the owner's epoch: a launch never acts for an owner that has gone;
+    ``position`` int64 [slots]: output positions.
     """
 
     launch: int
@@ -50,6 +51,7 @@ class Descriptor:
     beams: dict[int, BeamRow] = field(default_factory=dict)
     return_logits: list[int] = field(default_factory=list)
     ahead: Ahead | None = None
+    position: NDArray[np.int64] | None = None
 
     @classmethod
     def holding(cls, launch: int, slots: int, words: int) -> Descriptor:

@@ -34,7 +34,7 @@ IDLE_WAIT_S = 0.1
 ALL_HELD_WAIT_S = 0.25
 """How long a step waits for rows when no sequence of it could go on: nothing is lost by waiting."""
 LATE_S = 0.005
-"""Rows that take longer do not keep the replies of the step before."""
+"""How long the walks of a step may need to get on their way before the loop goes on with other work."""
 
 
 class Engine:
@@ -111,14 +111,18 @@ class Engine:
         launch = self._in_flight[0]
         batch = [s for s in self.scheduler.decoding if s.first_launch <= launch]
         ticket = self._rows.submit(launch, batch)
+        if ticket is not None:
+            ticket.wait_sent(LATE_S)  # the services' time is for all that follows
         if len(self._in_flight) < self._max_in_flight and any(s.beams is None for s in batch):
             self._launch()  # beams alone would only repeat their step: where they go on is decided by this one
+        prepared = self._rows.prepare(launch, batch)
         if ticket is not None:
+            self._outcomes.flush()
             self._wait(ticket, batch)
         for sequence, outcome in self._rows.take(launch, ticket, batch):
             self._lifecycle.fail(sequence, self._outcomes.error_of(sequence, outcome))
         batch = [s for s in batch if s.phase is Phase.DECODING]
-        self._pipeline.seal(self._rows.descriptor(launch, batch))
+        self._pipeline.seal(self._rows.descriptor(launch, batch, prepared))
         self._outcomes.flush()  # now that the device has all it needs: before, others would wait for who sends
         self._collect(batch)
 
@@ -207,11 +211,8 @@ class Engine:
     def _wait(self, ticket: StepTicket, batch: list[Sequence]) -> None:
         """Up to hold_after for the rows of this step; longer where nothing could go on without them."""
         moving = any(not s.guided or s.row_ready for s in batch)
-        patience_s = self._settings.hold_after_s if moving else ALL_HELD_WAIT_S
         with ranges.of("mask wait"):
-            if not ticket.wait(min(patience_s, LATE_S), for_held=not moving):
-                self._outcomes.flush()
-                ticket.wait(patience_s - LATE_S, for_held=not moving)
+            ticket.wait(self._settings.hold_after_s if moving else ALL_HELD_WAIT_S, for_held=not moving)
 
     def _idle_wait_s(self) -> float:
         return min(IDLE_WAIT_S, max(self.requests.next_deadline_s() - self._clock.now_s(), 0.0))

@@ -36,7 +36,8 @@ class Lifecycle:
             self._prepare(sequence)
         metrics.requests_in_flight.inc()
         if unsupported := self._pipeline.unsupported(request.params):
-            self._end(state, BadRequest("not on this device's pipeline yet; leave it at its neutral value", field=unsupported[0]))
+            name, why = next(iter(unsupported.items()))
+            self._end(state, BadRequest(f"not on this worker's device: {why}", field=name))
             return
         if request.guide is None:
             self._enqueue(state)

@@ -32,9 +32,9 @@ MAX_IN_FLIGHT = 2
 class Pipeline(ABC):
     """Calls return at once (``collect`` excepted); the device does them in order."""
 
-    def unsupported(self, params: SamplingParams) -> list[str]:
-        """Names of parameters that this pipeline cannot honour: such a request is refused."""
-        return []
+    def unsupported(self, params: SamplingParams) -> dict[str, str]:
+        """Parameters that this pipeline cannot honour, and why: such a request is refused."""
+        return {}
 
     @abstractmethod
     def attach(self) -> None:

@@ -15,11 +15,14 @@ class Scheduler:
         self.num_slots, self._chunk = num_slots, prefill_chunk
         self.waiting: deque[Sequence] = deque()
         self._by_slot: dict[int, Sequence] = {}
+        self._placed: list[Sequence] | None = []  # None: to be made anew
 
     @property
     def placed(self) -> list[Sequence]:
-        """Sequences with a slot, by slot."""
-        return [self._by_slot[slot] for slot in sorted(self._by_slot)]
+        """Sequences with a slot, by slot. Not to be changed."""
+        if self._placed is None:
+            self._placed = [self._by_slot[slot] for slot in sorted(self._by_slot)]
+        return self._placed
 
     @property
     def decoding(self) -> list[Sequence]:
@@ -34,8 +37,10 @@ class Scheduler:
 
     def place(self, can_run: Callable[[Sequence], bool]) -> list[Sequence]:
         """Gives free slots to waiting sequences that can run; they go to PREFILL. Beams get theirs all at once."""
-        free = [slot for slot in range(self.num_slots) if slot not in self._by_slot]
         placed: list[Sequence] = []
+        if not self.waiting:
+            return placed
+        free = [slot for slot in range(self.num_slots) if slot not in self._by_slot]
         passed_over: deque[Sequence] = deque()
         while self.waiting and free:
             sequence = self.waiting.popleft()
@@ -49,7 +54,7 @@ class Scheduler:
             for member in together:
                 member.slot, member.prefilled = free.pop(0), 0
                 member.phase = Phase.SPARE if member.spare else Phase.PREFILL
-                self._by_slot[member.slot] = member
+                self._by_slot[member.slot], self._placed = member, None
             placed += together
         self.waiting.extendleft(reversed(passed_over))
         return placed
@@ -87,6 +92,7 @@ class Scheduler:
 
     def _free(self, sequence: Sequence) -> None:
         del self._by_slot[sequence.slot]
+        self._placed = None
         sequence.slot, sequence.row_ready = -1, False
 
     def validate(self) -> None:

@@ -3,6 +3,8 @@ memory; every call returns at once but ``finished``."""
 
 from __future__ import annotations
 
+import gc
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -86,7 +88,7 @@ class CudaStepDevice(StepDevice):
         self._ended = [torch.cuda.Event() for _ in range(places)]
         self._begun_s, self._usual_s, self._last_end_s = [0.0] * places, 0.0, 0.0
         self._logits = torch.empty((sizes.kept, sizes.vocab_size), pin_memory=True)
-        self._context = _current_context()
+        self._context, self._home = _current_context(), 0
         self._steps = {shape: self._buffers.of(shape) for shape in self.shapes}
         self._graphs: dict[tuple[int, StepShape], Any] = {}
         self._prepare(eager)
@@ -98,12 +100,22 @@ class CudaStepDevice(StepDevice):
                 self.release(0)
                 run_step(self._runner, self._steps[shape], self.ring[0], shape, self.sizes, self.stream)
                 self.stream.synchronize()
-        pool = torch.cuda.graph_pool_handle()
-        for shape in () if eager else self.shapes:
-            for place, launch in enumerate(self.ring):
-                step = self._steps[shape]
-                self._graphs[place, shape] = capture(self._runner, step, launch, shape, self.sizes, self.stream, pool)
+        if not eager:
+            self._capture()
         self._begin_count()
+
+    def _capture(self) -> None:
+        """Garbage of other devices' graphs must not be collected meanwhile: to give one back is forbidden during a capture."""
+        gc.collect()
+        gc.disable()
+        try:
+            pool = torch.cuda.graph_pool_handle()
+            for shape in self.shapes:
+                for place, launch in enumerate(self.ring):
+                    step = self._steps[shape]
+                    self._graphs[place, shape] = capture(self._runner, step, launch, shape, self.sizes, self.stream, pool)
+        finally:
+            gc.enable()
 
     def _begin_count(self) -> None:
         """Launches are counted from 1, those before were for warmth."""
@@ -114,6 +126,8 @@ class CudaStepDevice(StepDevice):
 
     def attach(self) -> None:
         _make_current(self._context)
+        torch.cuda.set_stream(self.stream)
+        self._home = threading.get_ident()
 
     def run(self, work: Callable[[], object]) -> None:
         with torch.cuda.stream(self.stream):
@@ -121,12 +135,18 @@ class CudaStepDevice(StepDevice):
 
     def enqueue(self, place: int, shape: StepShape) -> None:
         self._begun_s[place] = time.perf_counter()
-        with torch.cuda.stream(self.stream):
-            if (graph := self._graphs.get((place, shape))) is not None:
-                graph.replay()
-            else:
-                run_step(self._runner, self._steps[shape], self.ring[place], shape, self.sizes, self.stream)
-            self._ended[place].record(self.stream)
+        if threading.get_ident() == self._home:
+            self._replay(place, shape)
+        else:
+            with torch.cuda.stream(self.stream):
+                self._replay(place, shape)
+
+    def _replay(self, place: int, shape: StepShape) -> None:
+        if (graph := self._graphs.get((place, shape))) is not None:
+            graph.replay()
+        else:
+            run_step(self._runner, self._steps[shape], self.ring[place], shape, self.sizes, self.stream)
+        self._ended[place].record(self.stream)
 
     def release(self, place: int) -> None:
         self._watchdog.release(place)
@@ -152,6 +172,7 @@ class CudaStepDevice(StepDevice):
 
     def close(self) -> None:
         self.stream.synchronize()
+        self._graphs.clear()
         unregister_page(self._watchdog.page.address)
 
 
@@ -164,7 +185,7 @@ class UnpinnedStepDevice(CudaStepDevice):
         self.stream = torch.cuda.Stream(runner.device)
         self._buffers = StepBuffers(sizes, runner.device)
         self.ring = [LaunchBuffers.empty(sizes, runner.device, pinned=False) for _ in range(places)]
-        self._context = _current_context()
+        self._context, self._home = _current_context(), 0
         self._steps = {shape: self._buffers.of(shape) for shape in self.shapes}
         self._waiting: deque[tuple[int, StepShape]] = deque()
         self._released: set[int] = set()

@@ -119,33 +119,41 @@ class StepRows:
             self._rows_of(sequence, launch)[:] = self._rows_of(sequence, sequence.row_launch)
             sequence.row_launch = launch
 
-    def descriptor(self, launch: int, sequences: SequenceOf[Sequence]) -> Descriptor:
-        """What each slot does in this launch: the slots of ``sequences`` act, the others are idle."""
-        action = np.full(self._slots, SlotAction.IDLE, np.int32)
+    def prepare(self, launch: int, sequences: SequenceOf[Sequence]) -> Descriptor:
+        """What of a launch's descriptor does not depend on its rows: to be made while they are on their way."""
         epoch, position = np.zeros(self._slots, np.int64), np.zeros(self._slots, np.int64)
         for sequence in sequences:
             slot = sequence.slot
-            epoch[slot], position[slot], action[slot] = sequence.epoch, len(sequence.tokens), _action(sequence)
+            epoch[slot], position[slot] = sequence.epoch, len(sequence.tokens)
             if sequence.top_p is not None:
                 self._params.set_top_p(slot, float(sequence.top_p.value))
             if not sequence.guided and sequence.state.mask is not None:
                 self._rows_of(sequence, launch)[:] = sequence.state.mask
-        action[list(incomplete(sequences))] = SlotAction.HOLD
         self._params.check_owners(epoch)
-        overlay = self._overlay.overlay(sequences)
         more = [sequence for sequence in sequences if not sequence.plain]
         asking = np.zeros(self._slots, np.bool_)
         asking[[s.slot for s in more if s.num_logprobs is not None]] = True
         wanted = [s.num_logprobs for s in more if s.num_logprobs is not None and s.beams is None]
         return Descriptor(
-            launch=launch, action=action, bitmask=torch.from_numpy(self._ring[launch % RING]), epoch=epoch,
-            rows=self._params.rows(position), overlay=overlay, num_logprobs=max(wanted, default=None), asking=asking,
-            ahead=look_ahead(sequences, self._params, position, overlay) if self._width > 1 else None,
-            processed=self._processed(more),
-            return_logits=[s.slot for s in more if s.wants_logits],
-            processing=[_processing(s) for s in more if s.request.processors],
-            beams={s.slot: BeamRow(s.beams.num_candidates, _wants_raw(s)) for s in more if s.beams is not None},
+            launch=launch, action=np.full(self._slots, SlotAction.IDLE, np.int32),
+            bitmask=torch.from_numpy(self._ring[launch % RING]), epoch=epoch, rows=self._params.rows(position),
+            overlay=self._overlay.overlay(sequences), num_logprobs=max(wanted, default=None), asking=asking,
+            processed=self._processed(more), position=position,
         )  # fmt: skip
+
+    def descriptor(self, launch: int, sequences: SequenceOf[Sequence], prepared: Descriptor | None = None) -> Descriptor:
+        """What each slot does in this launch: the slots of ``sequences`` act, the others are idle. ``prepared`` may know more."""
+        made = prepared or self.prepare(launch, sequences)
+        for sequence in sequences:
+            made.action[sequence.slot] = _action(sequence)
+        if self._width > 1 and made.position is not None:
+            made.ahead = look_ahead(sequences, self._params, made.position, made.overlay)
+        more = [sequence for sequence in sequences if not sequence.plain]
+        made.action[list(incomplete(more))] = SlotAction.HOLD
+        made.return_logits = [s.slot for s in more if s.wants_logits]
+        made.processing = [_processing(s) for s in more if s.request.processors]
+        made.beams = {s.slot: BeamRow(s.beams.num_candidates, _wants_raw(s)) for s in more if s.beams is not None}
+        return made
 
     def _processed(self, sequences: SequenceOf[Sequence]) -> NDArray[np.bool_]:
         processed = np.zeros(self._slots, np.bool_)

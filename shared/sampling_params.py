@@ -181,10 +181,10 @@ def _normalise(name: str, value: Any) -> Any:
 
 def check(params: SamplingParams) -> None:
     """Ranges that cross fields, finite floats and combinations. Raises BadRequest."""
-    for field in msgspec.structs.fields(SamplingParams):
-        value = getattr(params, field.name)
+    for name in SamplingParams.__struct_fields__:
+        value = getattr(params, name)
         if isinstance(value, float) and not math.isfinite(value):
-            raise BadRequest("must be finite", field=field.name)
+            raise BadRequest("must be finite", field=name)
     if any(not abs(bias) <= MAX_BIAS for bias in params.logit_bias.values()):
         raise BadRequest("every bias must be a finite 32-bit float", field="logit_bias")
     if params.seed is not None and params.seed >= UNSIGNED_64:

@@ -104,7 +104,9 @@ class Pump(threading.Thread):
             elif isinstance(attachment, StepTicket):
                 self._deliveries.expect_rows(attachment)
             self._handle(event)
-            if isinstance(event, CloseSession):
+            if isinstance(attachment, StepTicket):
+                attachment.sent()
+            elif isinstance(event, CloseSession):
                 self._deliveries.close(event.session)
 
     def _receive(self) -> None:

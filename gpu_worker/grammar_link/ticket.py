@@ -46,6 +46,12 @@ class StepTicket:
         self._outcomes: dict[SessionId, Outcome] = {}
         self._changed = threading.Condition()
         self._sealed = False
+        self._sent = threading.Event()
+
+    def wait_sent(self, timeout_s: float) -> bool:
+        """True when the walks are on their way: until then the link has more need of the interpreter than whoever waits for
+        rows."""
+        return self._sent.wait(timeout_s)
 
     def wait(self, timeout_s: float, *, for_held: bool = False) -> bool:
         """True when every awaited answer is in, False when the time has passed. With ``for_held``, a step in which every walk held
@@ -94,6 +100,10 @@ class StepTicket:
                     write_rows(entry, content, self._out, walk.row, walk.num_rows, stop_ids)
                 self._outcomes[entry.handle] = _outcome(entry, service)
             self._tell()
+
+    def sent(self) -> None:
+        """The walks went out, as far as there are services for them."""
+        self._sent.set()
 
     def fail(self, session: SessionId, error: MaskstreamError) -> None:
         """Ends one walk with an error; its rows allow nothing."""

@@ -56,9 +56,11 @@ def test_only_those_that_need_more_take_the_full_step():  # spec R11
 def test_what_is_not_in_the_captured_step_is_named():  # spec 76 R11
     pipeline = Emulated(make_runner())
     try:
-        assert pipeline.unsupported(SamplingParams(logit_bias={"1": 2.0}, logprobs=3, best_of=4, min_tokens=2)) == []
-        assert pipeline.unsupported(SamplingParams(logits_processors=["x"])) == ["logits_processors"]
-        assert pipeline.unsupported(SamplingParams(use_beam_search=True)) == ["use_beam_search"]
+        assert pipeline.unsupported(SamplingParams(logit_bias={"1": 2.0}, logprobs=3, best_of=4, min_tokens=2)) == {}
+        for params in ({"logits_processors": ["x"]}, {"use_beam_search": True}, {"return_context_logits": True}):
+            refused = pipeline.unsupported(SamplingParams(**params))
+            assert list(refused) == list(params)
+            assert "captured step" in next(iter(refused.values()))
     finally:
         pipeline.close()
     with pytest.raises(ConfigError, match="not on a CUDA device"):
