@@ -4,8 +4,9 @@
 
 RANKS.tiktoken: the rank file of a real vocabulary (``benchmarks.serving`` makes one). CELLS: how many of them, or 4x64,2x1 (forward
 ms x sequences). WAY: ours, seed (``benchmarks.seeds_way``) or both. Step time is the mean time between the tokens of a sequence, as
-clients see it, with every slot busy; the first part of each run warms grammars and templates. A step waited where its forward had
-been done for more than 25 us when the rows came; CPU is that of all the worker's threads.
+clients see it, with every slot busy; services have one thread each, since they share the cores; the first part of each run warms
+grammars and templates. A step waited where its forward had been done for more than 25 us when the rows came; CPU is that of all the
+worker's threads.
 """
 
 from __future__ import annotations
@@ -74,7 +75,8 @@ async def _measure(way: str, ranks: Path, services: int, forward_ms: float, sequ
     with Processes(log) as processes:
         worker = processes.start(WAYS[way], *(part for name, value in flags.items() for part in (f"--{name}", str(value))))
         for number in range(services):
-            processes.start("grammar_service", "--workers", grammar, "--metrics-port", "0", "--name", f"g{number}")
+            name = f"g{number}"
+            processes.start("grammar_service", "--workers", grammar, "--metrics-port", "0", "--name", name, "--threads", "1")
         async with AsyncClient(address, lost_after_s=60.0) as client:
             try:
                 await _ready(client, services)
