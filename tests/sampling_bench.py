@@ -8,7 +8,6 @@ import torch
 
 from gpu_worker.descriptor import SlotAction
 from gpu_worker.grammar_link import StepTicket
-from gpu_worker.grammar_link.rows import Content
 from gpu_worker.grammar_link.ticket import Delivered
 from gpu_worker.models.base import ModelRunner, RunnerShape
 from gpu_worker.outcomes import Outcomes
@@ -85,7 +84,7 @@ class TableLink:
             row = WireRow(RowKind.SPARSE, ids=np.array(allowed, "<i4").tobytes())
             advanced = len(walk.path)
             entry = StepAnswerEntry(walk.session, 0, launch, b"", StepStatus.OK, advanced, 1, [row])
-            ticket.deliver([Delivered(entry, Content([], {}), frozenset(), "table")])
+            ticket.deliver([Delivered(entry, [None], frozenset(), "table")])
         return ticket
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from gpu_worker.grammar_link.events import CompileEnded, Deliver
 from gpu_worker.grammar_link.frame import Frame
 from gpu_worker.grammar_link.row_pool import RowPool
-from gpu_worker.grammar_link.rows import content
+from gpu_worker.grammar_link.rows import sources
 from gpu_worker.grammar_link.ticket import Delivered, StepTicket
 from gpu_worker.grammar_link.walks import SessionId
 from shared.errors import MaskstreamError, WorkerLost
@@ -48,7 +48,7 @@ class Deliveries:
         """The answers of one message; each ticket is told once."""
         by_ticket: dict[StepTicket, list[Delivered]] = {}
         for answer in answers:
-            delivered = Delivered(answer.entry, content(answer.entry, frames, self._pool), answer.stop_ids, answer.service)
+            delivered = Delivered(answer.entry, sources(answer.entry, frames, self._pool), answer.stop_ids, answer.service)
             self._kept[answer.session] = delivered
             ticket = self._tickets.get(answer.session)
             if ticket is not None:

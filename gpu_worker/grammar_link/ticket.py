@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from gpu_worker.grammar_link.rows import Content, write_row, write_rows
+from gpu_worker.grammar_link.rows import Source, write_row, write_rows
 from gpu_worker.grammar_link.walks import HELD, Outcome, SessionId, Walk, WalkStatus
 from shared.bitmask import Words
 from shared.errors import MaskstreamError
@@ -22,7 +22,7 @@ class Delivered(NamedTuple):
     """An answer that fits its walk, what its rows refer to, the session's stop set, and who answered."""
 
     entry: StepAnswerEntry
-    content: Content
+    sources: Sequence[Source]
     stop_ids: frozenset[int]
     service: str
 
@@ -90,14 +90,14 @@ class StepTicket:
         with self._changed:
             if self._sealed:
                 return
-            for entry, content, stop_ids, service in answers:
+            for entry, sources, stop_ids, service in answers:
                 walk = self._walks.get(entry.handle)
                 if walk is None:
                     continue
                 if len(walk.path) < 2 and len(entry.rows) == 1:
-                    write_row(entry.rows[0], content, self._out[walk.row], stop_ids)
+                    write_row(entry.rows[0], sources[0], self._out[walk.row], stop_ids)
                 else:
-                    write_rows(entry, content, self._out, walk.row, walk.num_rows, stop_ids)
+                    write_rows(entry, sources, self._out, walk.row, walk.num_rows, stop_ids)
                 self._outcomes[entry.handle] = _outcome(entry, service)
             self._tell()
 

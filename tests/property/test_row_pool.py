@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpu_worker.grammar_link import events
 from gpu_worker.grammar_link.router import Router
 from gpu_worker.grammar_link.row_pool import RowPool as HostPool
-from gpu_worker.grammar_link.rows import content, write_rows
+from gpu_worker.grammar_link.rows import sources, write_rows
 from gpu_worker.grammar_link.settings import LinkSettings, VocabularyInfo
 from gpu_worker.grammar_link.walks import Walk
 from grammar_service.frames import Frames
@@ -123,7 +123,7 @@ class World:
             assert self.referred.get(action.write.index, -1) <= self.retired, "written while a step may still read it"
             self.host.write(action.write, frames)
         elif isinstance(action, events.Deliver):
-            self.kept[action.session] = (action.entry, content(action.entry, frames, self.host))
+            self.kept[action.session] = (action.entry, sources(action.entry, frames, self.host))
             self.read(action.session)
         elif isinstance(action, events.Redeliver):
             self.read(action.session)
