@@ -18,40 +18,38 @@ from shared.protocol import StepEntry, StepStatus
 
 
 def plain_ones(sessions: Sessions, entries: Iterable[StepEntry]) -> tuple[list[Session], list[StepEntry]]:
-    """Sessions whose entry (``walking`` from now on) asks just this, and the entries left to a walk."""
+    """Sessions whose entry (``walking`` from now on) asks just this, and the entries left to a walk: a new entry whose base is
+    where the last walk left the history, with a token that the row there allows and that cannot end the guide."""
     plain: list[Session] = []
     left: list[StepEntry] = []
-    size = sessions.rows.vocab_size
+    size, get = sessions.rows.vocab_size, sessions.get
     for entry in entries:
-        session, path = sessions.get(entry.handle), entry.path
-        if session is None or (row := session.base_row) is None or len(path) != 1 or not _is_plain(session, entry):
+        session, path, committed = get(entry.handle), entry.path, entry.committed
+        if session is None or (row := session.base_row) is None or (answered := session.answered) is None or len(path) != 1:
             left.append(entry)
             continue
-        (token_id,) = path
-        if token_id in session.matcher.ends or token_id >= size or not (row.data[token_id >> 3] >> (token_id & 7)) & 1:
+        tokens, (token_id,) = session.tokens, path
+        start = len(tokens) - len(committed)
+        if (
+            # Where the verifier's count is that of the committed tokens, ``walks.cross_check`` would find nothing: the last walk
+            # has advanced them all.
+            entry.accepted in (-1, len(committed))
+            and entry.base_length == len(tokens)
+            and entry.sequence_number > answered[0].sequence_number
+            and entry.epoch == session.epoch
+            and entry.prefix_digest == session.digests[-1]
+            and start >= 0
+            and tokens[start:] == committed
+            and not (entry.parents or entry.draft_walk or session.apart)
+            and token_id not in session.matcher.ends
+            and token_id < size
+            and (row.data[token_id >> 3] >> (token_id & 7)) & 1
+        ):
+            session.walking = entry
+            plain.append(session)
+        else:
             left.append(entry)
-            continue
-        session.walking = entry
-        plain.append(session)
     return plain, left
-
-
-def _is_plain(session: Session, entry: StepEntry) -> bool:
-    """True for a new entry whose base is where the last walk left the history. Where the verifier's count is that of the committed
-    tokens, ``walks.cross_check`` would find nothing: the last walk has advanced them all."""
-    committed, tokens, answered = entry.committed, session.tokens, session.answered
-    start = len(tokens) - len(committed)
-    return (
-        answered is not None
-        and entry.sequence_number > answered[0].sequence_number
-        and entry.epoch == session.epoch
-        and entry.prefix_digest == session.digests[-1]
-        and entry.base_length == len(tokens)
-        and entry.accepted in (-1, len(committed))
-        and start >= 0
-        and tokens[start:] == committed
-        and not (entry.parents or entry.draft_walk or session.apart)
-    )
 
 
 def advance(engine: Engine, plain: Sequence[Session], now_s: float) -> tuple[list[Session], list[StepEntry]]:
