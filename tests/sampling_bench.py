@@ -23,7 +23,7 @@ from shared.tokenizer import Vocabulary
 
 V, EOS = 16, 15
 LETTERS = "abcdefghijklmno"
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 
 
 def letters() -> Vocabulary:

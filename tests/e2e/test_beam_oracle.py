@@ -78,16 +78,15 @@ def search(loaded):
     link.close()
 
 
-def theirs(oracle, prompts, padding, **options):
+def theirs(oracle, prompts, **options):
     """Texts by prompt, best first; what pads the batch behind an end is cut."""
     with torch.inference_mode():
         ids = torch.tensor(prompts)
         out = oracle.generate(
             ids, attention_mask=torch.ones_like(ids), do_sample=False, num_beams=WIDTH, num_return_sequences=WIDTH,
-            max_new_tokens=STEPS, eos_token_id=COMMA, pad_token_id=padding, **options,
+            max_new_tokens=STEPS, eos_token_id=COMMA, pad_token_id=COMMA, **options,
         )  # fmt: skip
     rows = [row[: row.index(COMMA) + 1] if COMMA in row else row for row in out[:, len(prompts[0]) :].tolist()]
-    rows = [[token for token in row if token != padding] for row in rows]
     return [rows[at : at + WIDTH] for at in range(0, len(rows), WIDTH)]
 
 
@@ -97,7 +96,7 @@ def test_the_same_texts(loaded, oracle, search, params, options):
     """A comma ends a text, so that beams end early and the pool fills."""
     prompts = prompts_of(loaded.chat.encode, NUM_PROMPTS)
     found = search(prompts, use_beam_search=True, best_of=WIDTH, n=WIDTH, max_tokens=STEPS, end_id=COMMA, **params)
-    expected = theirs(oracle, prompts, loaded.vocabulary.stop_ids[0], length_penalty=params["length_penalty"], **options)
+    expected = theirs(oracle, prompts, length_penalty=params["length_penalty"], **options)
     assert found == expected
     assert len({len(text) for texts in found for text in texts}) > 1
 

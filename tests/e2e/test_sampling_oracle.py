@@ -60,20 +60,15 @@ def theirs(oracle, loaded, prompts, options):
     if "bad_words_ids" in options:
         words = [loaded.chat.encode(space + word) for word in options["bad_words_ids"] for space in ("", " ")]
         options["bad_words_ids"] = words
-    padding = loaded.vocabulary.stop_ids[0]
+    end = options.setdefault("eos_token_id", loaded.vocabulary.stop_ids[0])
     with torch.inference_mode():
         ids = torch.tensor(prompts)
         out = oracle.generate(
             ids, attention_mask=torch.ones_like(ids), do_sample=False, num_beams=1, max_new_tokens=STEPS,
-            pad_token_id=padding, **{"eos_token_id": loaded.vocabulary.stop_ids, **options},
+            pad_token_id=end, **options,
         )  # fmt: skip
-    return [_cut(row, {padding, options.get("eos_token_id", padding)}) for row in out[:, len(prompts[0]) :].tolist()]
-
-
-def _cut(tokens, ends):
-    """Up to the first end; what follows pads the batch."""
-    at = next((at for at, token in enumerate(tokens) if token in ends), len(tokens))
-    return tokens[: at + 1]
+    rows = out[:, len(prompts[0]) :].tolist()
+    return [row[: row.index(end) + 1] if end in row else row for row in rows]  # what follows the end pads the batch
 
 
 def compare(loaded, oracle, params, options, count):

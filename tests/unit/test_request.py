@@ -111,3 +111,10 @@ def test_deadline(asked, given):
 )  # fmt: skip
 def test_stop_set(params, end_ids):  # spec R5
     assert make_request(params=params).end_ids == end_ids
+
+
+def test_special_tokens_of_the_prompt():  # spec 128
+    with_them, without = (
+        make_request(prompt="hi", params={"add_special_tokens": value}).prompt_token_ids for value in (True, False)
+    )
+    assert with_them == [261, *without]
