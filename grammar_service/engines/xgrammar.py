@@ -7,25 +7,33 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+
 from grammar_service.engines.base import AfterGuide, Matcher, NativeMatcher, Rows, VocabularyBits
 from grammar_service.engines.messages import broken, refusal
+from grammar_service.engines.stops import StopBits
 from grammar_service.engines.stubs import import_xgrammar
 from grammar_service.engines.table import hidden_specials
+from shared.bitmask import Words, num_words
 from shared.errors import BadRequest, MaskstreamError, StepError
-from shared.tokenizer import Vocabulary
+from shared.tokenizer import Vocabulary, special_id_set
 
 BROKEN = (RuntimeError, ValueError, TypeError)
 BATCH_FROM = 2
+# Formats that speak of tokens mean special ones too: nothing is kept from them.
+_TOKEN_FORMAT = re.compile(r'"type": *"(?:token|exclude_token|any_tokens|token_triggered_tags)"')
 
 
 class XGrammarMatcher:
-    """NativeMatcher. History, and so memory, is 0.4 to 1.7 KB a token."""
+    """NativeMatcher. History, and so memory, is 0.4 to 1.7 KB a token. ``kept``: what of a row counts (None: all), for the free
+    text of structural tags, into which the engine lets every special token."""
 
-    __slots__ = ("inner",)
+    __slots__ = ("inner", "kept")
     engine: ClassVar[str] = "xgrammar"
 
-    def __init__(self, inner: Any) -> None:
+    def __init__(self, inner: Any, kept: Words | None = None) -> None:
         self.inner = inner
+        self.kept = kept
 
     def consume(self, token_ids: Sequence[int]) -> int:
         accept = self.inner.accept_token
@@ -47,6 +55,8 @@ class XGrammarMatcher:
         except BROKEN as error:
             failed = broken("xgrammar", str(error))
             raise failed from failed.__cause__
+        if self.kept is not None:
+            words[row] &= self.kept
 
     def can_end(self) -> bool:
         return bool(self.inner.is_completed())
@@ -55,20 +65,21 @@ class XGrammarMatcher:
         return []  # its jump-forward tokens are greedy, not the model's own
 
     def fork(self) -> NativeMatcher:
-        return XGrammarMatcher(self.inner.fork())
+        return XGrammarMatcher(self.inner.fork(), self.kept)
 
 
 class XGrammarFactory:
     """GrammarMatcherFactory over a CompiledGrammar."""
 
-    def __init__(self, module: Any, compiled: Any, bits: VocabularyBits, text_bytes: int) -> None:
+    def __init__(self, module: Any, compiled: Any, bits: VocabularyBits, text_bytes: int, kept: Words | None) -> None:
         self._module = module
+        self._kept = kept
         self._compiled = compiled
         self._bits = bits
         self.memory_bytes = int(compiled.memory_size_bytes) + text_bytes
 
     def create(self, stop_ids: Collection[int], after_guide: AfterGuide = "stop") -> Matcher:
-        native = XGrammarMatcher(self._module.GrammarMatcher(self._compiled))
+        native = XGrammarMatcher(self._module.GrammarMatcher(self._compiled), self._kept)
         return Matcher(native, self._bits, stop_ids, after_guide)
 
 
@@ -87,6 +98,8 @@ class XGrammarEngine:
         self._compiler = self._module.GrammarCompiler(self._info, max_threads=threads, cache_enabled=False)
         self._batch = self._module.BatchGrammarMatcher(max_threads=threads)
         self._bits = VocabularyBits.of(vocabulary)
+        self._text = np.full((1, num_words(vocabulary.size)), -1, dtype=np.int32)  # a row of all but special tokens
+        StopBits.of(special_id_set(vocabulary) - set(vocabulary.stop_ids)).clear(self._text)
 
     def compile(self, grammar_kind: str, text: str, options: dict[str, Any]) -> XGrammarFactory:
         builders: dict[str, Callable[[], Any]] = {
@@ -101,7 +114,8 @@ class XGrammarEngine:
             compiled = builders[grammar_kind]()
         except BROKEN as error:  # UnicodeEncodeError is a ValueError
             raise refusal(str(error)) from error
-        return XGrammarFactory(self._module, compiled, self._bits, len(text.encode("utf-8", "surrogatepass")))
+        kept = self._text[0] if grammar_kind == "structural_tag" and not _TOKEN_FORMAT.search(text) else None
+        return XGrammarFactory(self._module, compiled, self._bits, len(text.encode("utf-8", "surrogatepass")), kept)
 
     def _json_schema(self, text: str, options: dict[str, Any]) -> Any:
         return self._compiler.compile_json_schema(
@@ -130,6 +144,9 @@ class XGrammarEngine:
             self._batch.batch_fill_next_token_bitmask([native.inner for native in natives], words)
         except BROKEN:
             return False
+        for row, native in enumerate(natives):
+            if native.kept is not None:
+                words[row] &= native.kept
         return True
 
 

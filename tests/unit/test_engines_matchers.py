@@ -6,16 +6,22 @@ import json
 import subprocess
 import sys
 
+import msgspec
 import numpy as np
 import pytest
 
 from grammar_service import engines
 from grammar_service.engines.base import Engine, Matcher
 from grammar_service.engines.messages import refusal
+from grammar_service.plan import plan_guide
 from shared.errors import AccountingError, BadRequest, GrammarTooLarge, MaskstreamError, Unsatisfiable
 from tests.vocabularies import encode_greedy, tiny
 
-VOCABULARY = tiny()
+PLAIN = tiny()
+SPECIAL = 262  # text that the model knows as one token, and no end
+VOCABULARY = msgspec.structs.replace(
+    PLAIN, token_bytes=[*PLAIN.token_bytes[:SPECIAL], b"<turn>", b""], special_ids=[*PLAIN.special_ids, SPECIAL]
+)
 WORDS = (VOCABULARY.size + 31) // 32
 EOS, END = VOCABULARY.stop_ids
 BOTH = pytest.mark.parametrize("name", engines.NAMES)
@@ -136,6 +142,31 @@ def test_special_tokens_never_leak_into_text(loaded: dict[str, Engine], name: st
     matcher = make(loaded[name], "json_schema", '{"type": "string"}')
     assert matcher.accept_token(ord('"'))
     assert not allowed(matcher) & {EOS, END, VOCABULARY.size - 1, VOCABULARY.size - 2}
+
+
+@BOTH
+@pytest.mark.parametrize("alone", [True, False])
+def test_the_free_text_of_a_tag_holds_no_special_token(loaded: dict[str, Engine], name: str, alone: bool) -> None:  # spec 2, 11, R2
+    inner = {"type": "regex", "pattern": "a*"}
+    form = {"type": "triggered_tags", "triggers": ["<f"], "tags": [{"begin": "<f>", "content": inner, "end": "</f>"}]}
+    plan = plan_guide("structural_tag", form, engine=name)
+    factory = loaded[name].compile(plan.kind, plan.text, plan.options)
+    # The second stop id is a special token that does not end this text.
+    matcher = factory.create((EOS,))
+    rows = np.zeros((2, WORDS), dtype=np.int32)
+    if alone:
+        matcher.fill_next_token_bitmask(rows, 0)
+    else:
+        assert loaded[name].fill([matcher.native, factory.create((EOS,)).fork().native], rows) == [None, None]
+        Matcher.finish_all([matcher, matcher], rows)
+    row = set(np.flatnonzero(np.unpackbits(rows[0].view(np.uint8), bitorder="little")).tolist())
+    assert row >= {ord("x"), ord("<"), 256} and not row & {SPECIAL, VOCABULARY.size - 1}
+    assert not matcher.accept_token(SPECIAL) and matcher.accept_token(ord("x"))
+
+
+def test_a_format_that_names_a_special_token_means_it(loaded: dict[str, Engine]) -> None:  # spec 11
+    plan = plan_guide("structural_tag", {"type": "token", "token": SPECIAL})
+    assert allowed(loaded[plan.engine].compile(plan.kind, plan.text, plan.options).create((EOS,))) == {SPECIAL}
 
 
 @BOTH
