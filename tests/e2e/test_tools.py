@@ -79,6 +79,15 @@ async def test_a_call_behind_a_thought(client: AsyncClient) -> None:  # spec 12 
     assert len(result.tool_calls) == 1 and result.valid is True
 
 
+async def test_beams_think_too(client: AsyncClient) -> None:  # spec 12, R21
+    beams = {"use_beam_search": True, "best_of": 3, "n": 2, "max_tokens": 60, "verify": True}
+    result = await client.generate("hi", choice=["yes", "no"], reasoning={"end": "</think>", "budget": 4}, **beams)
+    assert len(result.choices) == 2 and [choice.valid for choice in result.choices] == [True, True]
+    for choice in result.choices:
+        assert choice.text[choice.answer_start :] in ("yes", "no")
+        assert choice.text[: choice.answer_start].endswith("</think>")
+
+
 async def test_a_call_that_is_cut_short_is_no_call(client: AsyncClient) -> None:  # spec R26
     result = await called(client, tool_choice="required", max_tokens=12)
     assert (result.tool_calls, result.valid, result.finish_reason) == ([], False, "length")

@@ -118,3 +118,24 @@ async def test_no_service_refuses_by_configuration(tmp_path: Path) -> None:
             with pytest.raises(Overloaded):
                 await client.generate(**guided)
             assert (await client.generate(**request(4)[0])).usage.completion_tokens > 0
+
+
+# spec 12 13 R9 R18
+async def test_a_death_in_the_middle_of_a_thought_changes_no_token(tmp_path: Path) -> None:
+    flags = ("--max-slots", "8", "--forward-ms", "15", "--replay-after-s", "0.5")
+    asked: dict[str, Any] = {
+        "regex": "[0-9]{20}", "reasoning": {"end": "</think>", "budget": 60}, "temperature": 1.0, "max_tokens": 120, "verify": True,
+    }  # fmt: skip
+    with Stack(tmp_path, model=MODEL, services=2, worker_flags=flags) as stack:
+        async with AsyncClient(stack.address, lost_after_s=60.0) as client:
+            await stack.ready(client)
+            undisturbed = [await client.generate("hi", seed=seed, **asked) for seed in range(4)]
+            for _ in range(2):
+                tasks = [asyncio.create_task(client.generate("hi", seed=seed, **asked)) for seed in range(4)]
+                await asyncio.sleep(0.6)  # 60 free tokens take 0.9 s and more
+                stack.kill_service(0)
+                stack.start_service()
+                disturbed = await asyncio.gather(*tasks)
+                assert [result.token_ids for result in disturbed] == [result.token_ids for result in undisturbed]
+                await stack.ready(client)
+            assert all(result.valid and result.reasoning.endswith("</think>") for result in disturbed)
