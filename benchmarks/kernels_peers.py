@@ -91,6 +91,15 @@ class Peers:
             )
         )
 
+    def draw(self, logits: torch.Tensor, p: float, seed: int) -> None:
+        """One draw a row into ``out``, from the shortest prefix of mass ``p`` or from all."""
+        probs, state = self.softmax(logits), ctypes.c_uint64(seed)
+        shared = (_p(probs), _p(self.out), _p(self.valid), self.rows, self.width)
+        if p < 1:
+            self.check(self.lib.fi_top_p(*shared, ctypes.c_float(p), state, _stream()))
+        else:
+            self.check(self.lib.fi_sample(*shared, state, _stream()))
+
     def plain(self, logits: torch.Tensor) -> None:
         probs = self.softmax(logits)
         self.check(

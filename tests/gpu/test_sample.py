@@ -162,13 +162,15 @@ def test_batch_graph_and_repeats_change_nothing() -> None:  # spec 88, R16, R18
 
 
 def test_equal_to_the_cpu_but_for_the_exponential() -> None:  # spec R16
+    """Tokens differ only where the two exponentials differ in the last bit and the draw falls there: fewer than 1 in 10^5 expected,
+    so that 10 or more of 131,584 are no chance (Poisson, below 1e-5)."""
     rng = np.random.default_rng(13)
     differing = total = 0
-    for kind in ("peaked", "middle", "flat"):
-        logits = cases.logits(rng, kind, 256, 32000, torch.bfloat16)
-        rows = cases.rows(rng, 256, "mixed")
-        want = sample(logits, rows, vocab_size=32000)
-        differing += int((launch(logits, rows, vocab_size=32000).token.cpu() != want.token).sum())
-        total += 256
+    for kind, width, count in (("peaked", 512, 43_691), ("middle", 512, 43_691), ("flat", 512, 43_690), ("middle", 32000, 512)):
+        logits = cases.logits(rng, kind, count, width, torch.bfloat16)
+        rows = cases.rows(rng, count, "mixed")
+        want = sample(logits, rows, vocab_size=width)
+        differing += int((launch(logits, rows, vocab_size=width).token.cpu() != want.token).sum())
+        total += count
     print(f"tokens that differ from the CPU's: {differing} of {total}")
-    assert differing <= 1
+    assert differing < 10
