@@ -20,6 +20,8 @@ from typing import Any
 SOURCES = Path(__file__).parent / "cuda"
 _INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
 CACHE_VARIABLE = "MASKSTREAM_KERNEL_CACHE"
+LINES = "MASKSTREAM_KERNEL_LINES"
+"""Set: kernels carry the line numbers of `source(file)`, for profilers and sanitizers. They have a cache of their own."""
 _IMPORTING = threading.Lock()
 
 
@@ -57,8 +59,9 @@ def compile_cubin(variant: Variant, arch: str) -> bytes:
     """Machine code for an arch such as "sm_90"; needs NVRTC, no driver. Raises KernelsUnavailable without NVRTC."""
     core = _core()
     options = core.ProgramOptions(
-        arch=arch, std="c++17", define_macro=[(k, str(v)) for k, v in variant.macros] or None, device_int128=True, name=variant.file
-    )
+        arch=arch, std="c++17", define_macro=[(k, str(v)) for k, v in variant.macros] or None, device_int128=True, name=variant.file,
+        lineinfo=LINES in os.environ,
+    )  # fmt: skip
     try:
         program = core.Program(source(variant.file), "c++", options)
     except Exception as error:
@@ -68,7 +71,7 @@ def compile_cubin(variant: Variant, arch: str) -> bytes:
 
 def cached_cubin(variant: Variant, arch: str) -> bytes:
     """`compile_cubin` behind the disk cache; a cache that cannot be written is done without."""
-    text = "\0".join((source(variant.file), repr(variant), arch, _compiler_version()))
+    text = "\0".join((source(variant.file), repr(variant), arch, _compiler_version(), str(LINES in os.environ)))
     path = cache_folder() / f"{variant.kernel}-{hashlib.sha256(text.encode()).hexdigest()[:32]}.cubin"
     if path.is_file():
         return path.read_bytes()

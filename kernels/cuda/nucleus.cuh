@@ -12,7 +12,9 @@
 // Estimates the bracket [edge[1], edge[0]] of the crossing from the sample below `bound` and the lane maxima above it.
 // True if it reaches below the NUCLEUS_LIST-th largest, so that a list of the largest logits will hardly do.
 DEV bool nucleus_beyond(Sampler& q, const Sampler::Peak& p, float top_p, u32 step) {
-    const float bound = q.bound_of(q.kth_lane(p.lane0(), p.lane1(), TOPS)), list_bound = q.bound_of(q.kth_lane(p.lane0(), p.lane1(), NUCLEUS_LIST));
+    u32 key, list_key;
+    q.kth_lanes(p.lane0(), p.lane1(), TOPS, NUCLEUS_LIST, key, list_key);
+    const float bound = q.bound_of(key), list_bound = q.bound_of(list_key);
     u32* tops = (u32*)q.s.spare;
     u32* rests = tops + BINS;
     const float* samples = (const float*)q.s.list;

@@ -2,11 +2,12 @@
 # Runs small launches of every kernel under compute-sanitizer: sh tests/gpu/sanitize.sh [memcheck|racecheck|synccheck ...]
 # Needs a CUDA device and compute-sanitizer; exit 1 where a tool reports an error or a test fails.
 cd "$(dirname "$0")" || exit 1
+export MASKSTREAM_KERNEL_LINES=1
 S=test_sample.py V=test_verify.py
 failed=0
 for tool in ${*:-memcheck synccheck racecheck}; do
   echo "== $tool"
-  compute-sanitizer --tool "$tool" --error-exitcode 9 --kernel-name-exclude kernel_substring=at:: --print-limit 20 \
+  compute-sanitizer --tool "$tool" --error-exitcode 9 --report-api-errors no --print-limit 20 \
     python3 -m pytest -c pytest.ini -x -p no:cacheprovider \
     "$S::test_every_width_and_dtype[100-bf16]" "$S::test_every_width_and_dtype[8193-bf16]" "$S::test_every_width_and_dtype[8193-fp16]" \
     "$S::test_every_width_and_dtype[8193-fp32]" "$S::test_overlay[20]" "$S::test_pruned_vocabulary_slices_strides_and_pool" \
