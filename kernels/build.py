@@ -59,8 +59,8 @@ def compile_cubin(variant: Variant, arch: str) -> bytes:
     """Machine code for an arch such as "sm_90"; needs NVRTC, no driver. Raises KernelsUnavailable without NVRTC."""
     core = _core()
     options = core.ProgramOptions(
-        arch=arch, std="c++17", define_macro=[(k, str(v)) for k, v in variant.macros] or None, device_int128=True, name=variant.file,
-        lineinfo=LINES in os.environ,
+        arch=arch, std="c++17", define_macro=[(k, str(v)) for k, v in variant.macros] or None, device_int128=True,
+        lineinfo=LINES in os.environ, name=variant.file,
     )  # fmt: skip
     try:
         program = core.Program(source(variant.file), "c++", options)

@@ -90,6 +90,7 @@ DEV u64* gather_sparse(Sampler& q, bool greedy, u32& n, i32& status) {
     }
     __syncthreads();
     n = q.s.listed;
+    if (OVERLAY) __syncthreads();  // all have read the number before anyone appends
     bool nan = false;
 #pragma unroll 1
     for (u32 i = q.b.tid; i < n; i += NT) {

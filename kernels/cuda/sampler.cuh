@@ -269,6 +269,7 @@ struct Sampler {
             w[e] = cut.keeps(x, first + e) ? scale.mass(x) : 0;
             sum += w[e];
         }
+        if (OVERLAY) __syncwarp();  // lanes come back from calls of different lengths
         u64 running = b.scan(sum, total);
 #pragma unroll
         for (u32 e = 0; e < each; ++e) {

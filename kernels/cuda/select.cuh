@@ -109,6 +109,7 @@ PHASE u32 tie_limit(Sampler& q, float value, Cut prior, u64 need) {
             float x = fmaxf(q.r.at(first + e), q.o.at(first + e));
             hit |= (u32)(x == value && prior.keeps(x, first + e)) << e;
         }
+        if (OVERLAY) __syncwarp();
         u64 running = q.b.scan(__popc(hit), total);
 #pragma unroll
         for (u32 e = 0; e < each; ++e)
