@@ -194,8 +194,11 @@ def _make_device(runner: ModelRunner, watchdog: Watchdog, *, eager: bool, pinned
 
 
 def step_sizes(runner: ModelRunner) -> StepSizes:
-    words = num_words(runner.vocab_size)
-    return StepSizes(runner.max_slots, runner.max_width, runner.vocab_size, words, kept=min(runner.max_slots, 16))
+    """With a cache of rows of twice those of a launch at least, unless it were larger than half a gigabyte or so."""
+    slots, most, words = runner.max_slots, runner.max_width, num_words(runner.vocab_size)
+    cached = max(1024, 2 * slots * most)
+    fits = cached * words * 4 <= 1 << 29
+    return StepSizes(slots, most, runner.vocab_size, words, kept=min(slots, 16), cached=cached if fits else 0)
 
 
 def step_shapes(runner: ModelRunner) -> tuple[StepShape, ...]:

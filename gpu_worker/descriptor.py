@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -35,7 +36,8 @@ class Descriptor:
     those of the filtered distribution; ``asking`` bool [slots]: the slots that want any (None: all may be told); ``processing``:
     rows for logits processors, on the host; ``beams``: slots that are scored, not sampled; ``return_logits``: slots whose logits
     are told as the model gave them; ``epoch`` int64 [slots] is the owner's epoch: a launch never acts for an owner that has gone;
-    ``position`` int64 [slots]: output positions.
+    ``position`` int64 [slots]: output positions;
+    ``origins``: what each row of ``bitmask`` came from, where another launch may have the same (None: nothing that is known).
     """
 
     launch: int
@@ -52,6 +54,7 @@ class Descriptor:
     return_logits: list[int] = field(default_factory=list)
     ahead: Ahead | None = None
     position: NDArray[np.int64] | None = None
+    origins: Sequence[Hashable | None] | None = None
 
     @classmethod
     def holding(cls, launch: int, slots: int, words: int) -> Descriptor:

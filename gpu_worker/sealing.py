@@ -7,6 +7,7 @@ for the next launch.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_worker.descriptor import Descriptor, LaunchResult, SlotAction
+from gpu_worker.row_cache import RowCache
 from gpu_worker.step_buffers import StepShape
 from kernels.block import Block
 from kernels.reference import Overlay, SampleRows, TokenList
@@ -27,13 +29,14 @@ _PARAMETERS = ("temperature", "top_p", "min_p", "top_k", "seed", "offset")
 @dataclass(slots=True)
 class Sealed:
     """What the host remembers of a launch: its shape, how many alternatives it tells, whose counts began anew, whose logits are
-    kept where, what failed."""
+    kept where, what failed, which places of the row cache a slot fills."""
 
     shape: StepShape
     num_logprobs: int | None = None
     fresh: dict[int, int] = field(default_factory=dict)
     kept: dict[int, int] = field(default_factory=dict)
     errors: dict[int, Exception] = field(default_factory=dict)
+    filled: list[tuple[int, Hashable, int]] = field(default_factory=list)
 
 
 class Sealer:
@@ -41,6 +44,7 @@ class Sealer:
 
     def __init__(self, sizes: StepSizes) -> None:
         self._sizes = sizes
+        self._cache = RowCache(sizes.cached)
         self._counted = np.zeros(sizes.slots, np.int64)  # whose counts the device has
 
     def forget(self, slot: int) -> None:
@@ -67,9 +71,27 @@ class Sealer:
             raise RuntimeError("a launch without overlays was given one")
         for slot in sealed.errors:
             action[slot] = SlotAction.HOLD
-        guided = np.minimum(block["depth"], shape.width)[action == SlotAction.GUIDED]
-        metrics.gpu_copied_bytes_total.inc(int(guided.sum()) * self._sizes.words * 4)
+        copied = self._place_rows(block, descriptor, sealed)
+        metrics.gpu_copied_bytes_total.inc(copied * self._sizes.words * 4)
         return sealed
+
+    def _place_rows(self, block: Block, descriptor: Descriptor, sealed: Sealed) -> int:
+        """Rows that are on the device already are not copied; returns how many are."""
+        copied, most, origins = 0, self._sizes.most, descriptor.origins if self._sizes.cached else None
+        cached, fill = block["cached"], block["fill"]
+        depths = np.minimum(block["depth"], sealed.shape.width).tolist()
+        for slot in np.flatnonzero(block["action"] == SlotAction.GUIDED).tolist():
+            for row in range(slot * most, slot * most + depths[slot]):
+                origin = None if origins is None else origins[row]
+                if origin is None:
+                    cached[row], copied = -1, copied + 1
+                    continue
+                index, new = self._cache.place(origin)
+                cached[row], fill[row] = index, new
+                if new:
+                    copied += 1
+                    sealed.filled.append((slot, origin, index))
+        return copied
 
     def _wants_more(self, descriptor: Descriptor, acting: NDArray[np.bool_]) -> bool:
         overlay = descriptor.overlay
@@ -180,6 +202,9 @@ class Sealer:
         for slot, owner in sealed.fresh.items():
             if action[slot] <= SlotAction.GUIDED and epoch[slot] == owner:
                 self._counted[slot] = owner
+        for slot, origin, index in sealed.filled:
+            if action[slot] == SlotAction.GUIDED:
+                self._cache.filled(origin, index)
         positions = [self._position(number, block, sealed, at, action, epoch) for at in range(width)]
         first, *ahead = positions
         first.ahead = [each for each in ahead if (each.token >= 0).any()]

@@ -7,6 +7,7 @@ collected, so no row is written where the device may still read.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable, Mapping
 from collections.abc import Sequence as SequenceOf
 
 import numpy as np
@@ -39,6 +40,7 @@ class StepRows:
         self._link, self._params, self._slots = link, params, num_slots
         self._overlay = SlotOverlay(num_slots, vocab_size)
         self._ring = buffers or [np.zeros((num_slots, num_words(vocab_size)), np.int32) for _ in range(RING)]
+        self._origins: list[Hashable | None] = [None] * len(self._ring[0])  # of the rows that act next
         self._kinds: Counter[int] = Counter()  # of the rows of the step
         self._width = len(self._ring[0]) // num_slots  # rows of a slot: those of its golden token and its drafts
 
@@ -59,7 +61,7 @@ class StepRows:
 
     def take(self, launch: int, ticket: StepTicket | None, sequences: SequenceOf[Sequence]) -> list[tuple[Sequence, Outcome]]:
         """Closes the ticket and marks the rows that came; returns the sequences that cannot go on, and why."""
-        outcomes = ticket.seal() if ticket is not None else {}
+        outcomes, origins = (ticket.seal(), ticket.origins) if ticket is not None else ({}, {})
         broken: list[tuple[Sequence, Outcome]] = []
         for sequence in sequences:
             if sequence.row_ready:
@@ -68,7 +70,7 @@ class StepRows:
                 outcome = outcomes[sequence.session]
                 # A draft that ends the text terminates the walk; the rows before it are as good as any (spec 45).
                 if outcome.status in (WalkStatus.OK, WalkStatus.TERMINATED) and outcome.num_guided > 0:
-                    self._arrived(sequence, launch, outcome)
+                    self._arrived(sequence, launch, outcome, origins)
                 elif outcome.status is WalkStatus.DEAD_END and sequence.beams is not None:
                     self._dead(sequence, launch)
                 elif outcome.status is not WalkStatus.HOLD:
@@ -78,11 +80,13 @@ class StepRows:
         self._kinds.clear()
         return broken
 
-    def _arrived(self, sequence: Sequence, launch: int, outcome: Outcome) -> None:
+    def _arrived(self, sequence: Sequence, launch: int, outcome: Outcome, origins: Mapping[int, Hashable]) -> None:
         sequence.row_ready, sequence.row_launch = True, launch
         sequence.progress.depth = outcome.num_guided
         sequence.progress.hear(max(len(sequence.tokens) - 1, 0), _path(sequence)[: outcome.num_advanced], outcome.forced)
         self._mask(sequence, self._rows_of(sequence, launch)[: outcome.num_guided])
+        for row in range(sequence.slot * self._width, sequence.slot * self._width + outcome.num_guided):
+            self._origins[row] = origins.get(row) if sequence.state.mask is None else None
         if sequence.services and sequence.services[-1] != outcome.service:
             sequence.replays += 1
         if outcome.service not in sequence.services:
@@ -96,10 +100,16 @@ class StepRows:
         rows = self._rows_of(sequence, launch)
         rows[:] = 0
         sequence.row_ready, sequence.row_launch, sequence.guide_row = True, launch, rows[0]
+        self._unpool(sequence)
 
     def branch(self, parent: Sequence, child: Sequence) -> None:
         """The child's slot takes over what the sampler knows of the parent's text."""
         self._overlay.branch(parent, child)
+
+    def _unpool(self, sequence: Sequence) -> None:
+        """The slot's rows are its own."""
+        first = sequence.slot * self._width
+        self._origins[first : first + self._width] = [None] * self._width
 
     def _mask(self, sequence: Sequence, rows: Words) -> None:
         """Takes the bans that last out of a guide's rows; the first is kept for the case that nothing is left."""
@@ -129,6 +139,7 @@ class StepRows:
                 self._params.set_top_p(slot, float(sequence.top_p.value))
             if not sequence.guided and sequence.state.mask is not None:
                 self._rows_of(sequence, launch)[:] = sequence.state.mask
+                self._unpool(sequence)
         self._params.check_owners(epoch)
         more = [sequence for sequence in sequences if not sequence.plain]
         asking = np.zeros(self._slots, np.bool_)
@@ -138,7 +149,7 @@ class StepRows:
             launch=launch, action=np.full(self._slots, SlotAction.IDLE, np.int32),
             bitmask=torch.from_numpy(self._ring[launch % RING]), epoch=epoch, rows=self._params.rows(position),
             overlay=self._overlay.overlay(sequences), num_logprobs=max(wanted, default=None), asking=asking,
-            processed=self._processed(more), position=position,
+            processed=self._processed(more), position=position, origins=self._origins,
         )  # fmt: skip
 
     def descriptor(self, launch: int, sequences: SequenceOf[Sequence], prepared: Descriptor | None = None) -> Descriptor:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
+from gpu_worker.grammar_link.row_pool import PooledRow
 from gpu_worker.grammar_link.rows import Source, write_row, write_rows
 from gpu_worker.grammar_link.walks import HELD, Outcome, SessionId, Walk, WalkStatus
 from shared.bitmask import Words
@@ -36,6 +37,7 @@ def _plain_outcome(kind: int, service: str) -> Outcome:
 class StepTicket:
     """One step's walks. Rows go straight into ``out`` (int32 [rows, W], the caller's), until ``seal`` closes it.
 
+    ``origins``: rows of ``out`` that came from a pool, by the pooled row they are: the same object means the same words.
     ``held`` is the link's set of sessions that hold: ``wait`` does not wait for them, ``seal`` brings the set up to date.
     """
 
@@ -44,6 +46,7 @@ class StepTicket:
         self._out = out
         self._held, self._awaited = held, self._walks.keys() - held
         self._outcomes: dict[SessionId, Outcome] = {}
+        self.origins: dict[int, Hashable] = {}
         self._changed = threading.Condition()
         self._sealed = False
         self._sent = threading.Event()
@@ -94,6 +97,9 @@ class StepTicket:
                 walk = self._walks.get(entry.handle)
                 if walk is None:
                     continue
+                for at, source in enumerate(sources[: walk.num_rows]):
+                    if isinstance(source, PooledRow):
+                        self.origins[walk.row + at] = source
                 if len(walk.path) < 2 and len(entry.rows) == 1:
                     write_row(entry.rows[0], sources[0], self._out[walk.row], stop_ids)
                 else:

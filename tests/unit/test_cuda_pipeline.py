@@ -11,7 +11,8 @@ from gpu_worker.descriptor import Descriptor, SlotAction
 from gpu_worker.pipeline import MAX_IN_FLIGHT, HostPipeline
 from gpu_worker.sampler.tiers import is_plain
 from kernels.reference import Overlay, TokenList
-from shared.bitmask import num_words
+from shared import metrics
+from shared.bitmask import num_words, pack
 from shared.errors import ConfigError
 from shared.sampling_params import SamplingParams
 from tests.step_bench import FEATURES, SIZE, SLOTS, WIDTH, every_feature, make_runner, parameters, speculate
@@ -211,3 +212,26 @@ def test_ranges_name_the_parts_of_a_step():  # spec 139
         pipeline.close()
     assert seen == ["forward", "/forward", "copy", "/copy", "sample", "/sample"]
     assert {"forward", "copy", "sample"} < set(ranges.NAMES)
+
+
+def test_a_row_that_is_on_the_device_is_not_copied_again():  # spec R13
+    """The second launch has rubbish in its buffer; a row that was held before it could be copied is copied when it acts."""
+    pipeline = Emulated(make_runner(1))
+    before = metrics.gpu_copied_bytes_total._value.get()
+    try:
+        rows = parameters(np.zeros(SLOTS, np.int64))
+        for slot in range(2):
+            pipeline.prefill(slot, [10], 0)
+            pipeline.admit(slot, slot + 1, 40, 1, plain=True)
+        for held, words, expected in (([0, 1], 70, [-1, -1]), ([1], 70, [70, -1]), ([], 71, [70, 70])):
+            number = pipeline.launch()
+            bits = torch.from_numpy(pipeline.row_buffers()[number % 2])
+            bits[:] = torch.from_numpy(pack([words], SIZE))
+            action = np.array([1, 1, 3, 3], np.int32)
+            action[held] = SlotAction.HOLD
+            sealed = Descriptor(number, action, bits, np.arange(1, SLOTS + 1), rows, origins=["row"] * SLOTS)
+            assert pipeline.seal(sealed)
+            assert pipeline.collect(20.0).token[:2].tolist() == expected
+    finally:
+        pipeline.close()
+    assert metrics.gpu_copied_bytes_total._value.get() - before == 4 * num_words(SIZE)
