@@ -8,16 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpu_worker.grammar_link import StepTicket
-from gpu_worker.grammar_link.rows import Content
-from gpu_worker.grammar_link.ticket import Delivered
 from gpu_worker.pipeline import HostPipeline
 from gpu_worker.speculation import Drafting, ReplayDrafter
 from gpu_worker.speculation.drafting import may_draft
 from gpu_worker.step_rows import StepRows
-from shared.bitmask import RowKind
-from shared.protocol import StepAnswerEntry, StepStatus, WireRow
-from tests.sampling_bench import EOS, LETTERS, Bench, TableLink, TableRunner, V, softmax, table
+from tests.sampling_bench import EOS, LETTERS, Bench, TableRunner, V, softmax, table
 
 PROMPT = [3, 5, 5, 7, 0]
 ALLOWED = {1, 2, 3, 5, 7, 9, 12, EOS}
@@ -29,21 +24,6 @@ WRONG = {2, 5, 6, 11}
 """Output positions at which a draft is not what will be sampled."""
 
 
-class WideLink(TableLink):
-    """Rows of all positions of a walk."""
-
-    def submit(self, launch, walks, out):
-        ticket = StepTicket(walks, out, set())
-        for walk in walks:
-            history = self._history.setdefault(walk.session, [])
-            history += walk.committed
-            ways = [[*history, *walk.path[:count]] for count in range(1, len(walk.path) + 1)] or [history]
-            rows = [WireRow(RowKind.SPARSE, ids=np.array(sorted(self.guides[walk.session](way)), "<i4").tobytes()) for way in ways]
-            entry = StepAnswerEntry(walk.session, 0, launch, b"", StepStatus.OK, len(walk.path), len(rows), rows)
-            ticket.deliver([Delivered(entry, Content([], {}), frozenset(), "table")])
-        return ticket
-
-
 class EffectBench(Bench):
     """``scripts``: what is drafted in each slot, with other tokens at WRONG positions; None: no drafts, one token a slot."""
 
@@ -53,7 +33,6 @@ class EffectBench(Bench):
             runner.shape = replace(runner.shape, max_width=1 + DRAFTS)
         super().__init__(logits, runner=runner, pipeline=pipeline)
         self._scripts, self._drafting = scripts, Drafting("ngram", DRAFTS)
-        self.link = WideLink()
         self.rows = StepRows(self.link, runner.max_slots, V, self.params, self.pipeline.row_buffers())
 
     def launch(self, held=(), offsets=None):

@@ -80,11 +80,10 @@ class TableLink:
         for walk in walks:
             history = self._history.setdefault(walk.session, [])
             history += walk.committed
-            allowed = sorted(self.guides[walk.session]([*history, *walk.path]))
-            row = WireRow(RowKind.SPARSE, ids=np.array(allowed, "<i4").tobytes())
-            advanced = len(walk.path)
-            entry = StepAnswerEntry(walk.session, 0, launch, b"", StepStatus.OK, advanced, 1, [row])
-            ticket.deliver([Delivered(entry, [None], frozenset(), "table")])
+            ways = [[*history, *walk.path[:count]] for count in range(1, len(walk.path) + 1)] or [history]
+            rows = [WireRow(RowKind.SPARSE, ids=np.array(sorted(self.guides[walk.session](way)), "<i4").tobytes()) for way in ways]
+            entry = StepAnswerEntry(walk.session, 0, launch, b"", StepStatus.OK, len(walk.path), len(rows), rows)
+            ticket.deliver([Delivered(entry, [None] * len(rows), frozenset(), "table")])
         return ticket
 
 

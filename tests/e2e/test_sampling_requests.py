@@ -85,6 +85,20 @@ async def test_continuations(client: AsyncClient) -> None:
             assert (rest.token_ids, rest.text) == (whole.token_ids, whole.text)
 
 
+# spec 59 60 136 R25
+async def test_a_prompts_side_hands_its_first_token_over(client: AsyncClient) -> None:
+    """One side writes the prompt and samples one token; the other goes on from there, also where that token is the last."""
+    for number in range(3):
+        arguments = {**guided(number), "min_tokens": 0}
+        whole = await client.generate(**arguments)
+        first = await client.generate(**{**arguments, "max_tokens": 1})
+        assert first.token_ids == whole.token_ids[:1]
+        rest = await client.generate(**arguments, output_token_ids=first.token_ids)
+        assert (rest.token_ids, rest.text, rest.finish_reason) == (whole.token_ids, whole.text, whole.finish_reason)
+        ends_there = await client.generate(**arguments, output_token_ids=first.token_ids, stop_token_ids=first.token_ids)
+        assert (ends_there.token_ids, ends_there.stop_reason) == (first.token_ids, first.token_ids[0])
+
+
 # spec 129
 async def test_best_of(client: AsyncClient) -> None:
     singles = [await client.generate("hello", seed=5 + i, **FREE, logprobs=0) for i in range(4)]

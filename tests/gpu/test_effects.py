@@ -22,7 +22,7 @@ def test_each_token_has_the_distribution_of_the_formulas(guide):  # spec 69 93 9
 
 
 @pytest.mark.parametrize("guide", [None, ALLOWED], ids=["free", "guided"])
-def test_what_shows_in_the_reply(guide):  # spec 73 90 101 111 114 115 116 118 127 128 R11
+def test_what_shows_in_the_reply(guide):  # spec 73 101 111 114 115 116 118 127 128 R11
     plain = run_one(EffectBench, guide, BASE)
     fields = [field for field in SHOWN if field not in NOT_CAPTURED and (guide is None or field not in UNGUIDED)]
     cases = {field: {**BASE, **SHOWN[field][0](plain)} for field in fields}

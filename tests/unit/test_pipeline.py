@@ -139,7 +139,7 @@ def test_the_last_resort_holds_everything(impatient):  # fail closed
     assert collect(impatient).token[0] == greedy([65])  # the step is repeated, nothing was lost
 
 
-def test_a_descriptor_of_another_launch_never_guides(pipeline):
+def test_a_descriptor_of_another_launch_never_guides(pipeline):  # spec 132: what describes the rows travels with them
     """The host wrote over a descriptor that the device had not read yet: its guided rows hold."""
     admit(pipeline, 0, 1, [65])
     admit(pipeline, 1, 2, [66])

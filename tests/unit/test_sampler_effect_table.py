@@ -68,7 +68,7 @@ SHORT[:, EOS] = 1.0
 
 @each_guide()
 @pytest.mark.parametrize("field", SHOWN)
-def test_what_shows_in_the_reply(field, guide):  # spec 73 90 101 111 114 115 116 118 126 127 128
+def test_what_shows_in_the_reply(field, guide):  # spec 73 101 111 114 115 116 118 126 127 128
     if guide is not None and field in UNGUIDED:
         return
     logits = SHORT if field == "ignore_eos" else LONG
