@@ -61,6 +61,8 @@ def _flags(program: str) -> Flags:
     flags.add("--output", "text as it comes, or one JSON object", default="text", choices=("text", "json"))
     flags.add("--deadline-s", "when to give up", type=float, metavar="SECONDS")
     flags.add("--param", "sampling parameter, value as JSON", default=[], metavar="NAME=VALUE", action="append")
+    flags.add("--tools", "functions that may be called: a JSON list in OpenAI's form", metavar="FILE")
+    flags.add("--tool-choice", "auto, none, required, or the name of a function", metavar="NAME")
     flags.add("--reasoning-end", "free text until this marker, then the guide", metavar="TEXT")
     for name, cast, text in SHORT_PARAMETERS:
         flags.add(f"--{name.replace('_', '-')}", text, type=cast, metavar="VALUE")
@@ -78,12 +80,25 @@ def _request(arguments: argparse.Namespace) -> dict[str, Any]:
     guide = _guide(arguments)
     if guide is not None:
         request["structured_outputs"] = guide | ({"engine": arguments.engine} if arguments.engine else {})
+    if arguments.tools:
+        request |= _tools(arguments)
     if arguments.reasoning_end:
         request["reasoning"] = {"end": arguments.reasoning_end}
     for name, _, _ in SHORT_PARAMETERS:
         if getattr(arguments, name) is not None:
             request[name] = getattr(arguments, name)
     return request | dict(_parameter(text) for text in arguments.param)
+
+
+def _tools(arguments: argparse.Namespace) -> dict[str, Any]:
+    try:
+        tools = json.loads(Path(arguments.tools).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise BadRequest(f"{arguments.tools} is not JSON: {error}", field="--tools") from error
+    choice = arguments.tool_choice
+    if choice not in (None, "auto", "none", "required"):
+        choice = {"type": "function", "function": {"name": choice}}
+    return {"tools": tools, "tool_choice": choice}
 
 
 def _guide(arguments: argparse.Namespace) -> dict[str, Any] | None:
@@ -132,6 +147,8 @@ def _print(output: str, result: Any) -> None:
     print()
     for choice in result.choices[1:]:
         print(f"--- choice {choice.choice}\n{choice.text}")
+    for call in result.tool_calls:
+        print(f"call {call.name}: {call.arguments}", file=sys.stderr)
     usage = result.usage
     facts = [f"{usage.completion_tokens} tokens", f"{usage.ms_per_token:.1f} ms/token", str(result.finish_reason)]
     if result.engine:

@@ -138,6 +138,19 @@ def test_generate_makes_the_request_of_its_flags(tmp_path):
     assert "structured_outputs" not in request_of()
 
 
+def test_generate_with_tools_and_a_thought(tmp_path):  # spec 11 12 13
+    file = tmp_path / "tools.json"
+    file.write_text('[{"type": "function", "function": {"name": "f"}}]')
+    request = request_of("--tools", str(file), "--tool-choice", "f", "--reasoning-end", "</think>", "--thinking-token-budget", "9")
+    assert request["tools"] == [{"type": "function", "function": {"name": "f"}}]
+    assert request["tool_choice"] == {"type": "function", "function": {"name": "f"}}
+    assert (request["reasoning"], request["thinking_token_budget"]) == ({"end": "</think>"}, 9)
+    assert request_of("--tools", str(file))["tool_choice"] is None
+    assert request_of("--tools", str(file), "--tool-choice", "required")["tool_choice"] == "required"
+    file.write_text("not json")
+    assert "is not JSON" in run("generate", "hello", "--tools", str(file))[2]
+
+
 def test_generate_without_a_worker():
     status, out, err = run("generate", "hello", "--worker", "tcp://127.0.0.1:1")
     assert (status, out) == (1, "")
