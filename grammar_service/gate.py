@@ -89,7 +89,8 @@ class GatedMatcher(Matcher):
             words.view("uint32")[row, token_id >> 5] = 1 << (token_id & 31)
         else:
             words[row] = self._table.free_row(state)
-            self._stops.clear(words[row : row + 1])
+            if not self.stop_ids <= self._bits.engine_stop_ids:  # these are forbidden in it already
+                self._stops.clear(words[row : row + 1])
 
     def state(self) -> State:
         return "open" if self.is_open else super().state()

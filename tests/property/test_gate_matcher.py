@@ -20,11 +20,14 @@ from tests.scripted import Language, ScriptedMatcher
 TEXTS = [b"a", b"b", b"<", b">", b"ab", b"<>", b"a<", b"<a>", b">b", b"", b"x<b>x", b"<b", b"b>"]
 EOS = len(TEXTS)
 VOCABULARY = Vocabulary(token_bytes=[*TEXTS, b"<eos>"], special_ids=[EOS], stop_ids=[EOS])
+OWN_STOP = 9  # of the request, not of the vocabulary
+STOPS = {EOS, OWN_STOP}
 INDEX = TokenIndex(VOCABULARY)
 WORDS = Language([(0, 1), (0,), (4, 4, 2)])
 TOKENS = st.integers(-1, EOS + 1)
 ENDS = st.one_of(
-    st.sampled_from(["<>", "<a>", "ab", "b", "aab", "<b>", "abab", "><"]), st.lists(st.integers(0, EOS - 1), min_size=1, max_size=3)
+    st.sampled_from(["<>", "<a>", "ab", "b", "aab", "<b>", "abab", "><"]),
+    st.lists(st.sampled_from(sorted(set(range(EOS)) - STOPS)), min_size=1, max_size=3),
 )
 GATES = st.builds(
     Gate, end=ENDS, start=st.one_of(st.none(), st.sampled_from(["<b", "a"]), st.just([3, 3])), budget=st.none() | st.integers(0, 4)
@@ -59,15 +62,15 @@ class Model:
         closed = self.closed_at(tokens)
         if closed is not None:
             prefix = tuple(tokens[closed:])
-            if EOS in prefix:
+            if STOPS & set(prefix):
                 return set()
-            return WORDS.allowed(prefix) | ({EOS} if WORDS.can_end(prefix) else set())
+            return WORDS.allowed(prefix) | (STOPS if WORDS.can_end(prefix) else set())
         if len(tokens) < len(self.start):
             return {self.start[len(tokens)]}
         free = tokens[len(self.start) :]
         if self.gate.budget is not None and len(free) >= self.gate.budget:
             return {self.rest(free)[0]}
-        return {i for i in range(EOS) if not self.passes(free, i)}
+        return {i for i in range(EOS) if i not in STOPS and not self.passes(free, i)}
 
     def rest(self, free: list[int]) -> list[int]:
         """What closes the gate from here: the end marker behind as much of it as is there."""
@@ -104,7 +107,7 @@ class ShortMatcher(ScriptedMatcher):
 
 
 def gated(gate: Gate) -> GatedMatcher:
-    return GatedMatcher(ShortMatcher(WORDS), BITS.of, (EOS,), "stop", GateTable(gate, INDEX), gate.budget)
+    return GatedMatcher(ShortMatcher(WORDS), BITS.of, STOPS, "stop", GateTable(gate, INDEX), gate.budget)
 
 
 def row_of(matcher: GatedMatcher) -> set[int]:
@@ -161,7 +164,7 @@ class RandomGate(RuleBasedStateMachine):  # spec 12, 13, 15, 16, R5, R9
             assert row_of(self.matcher) == allowed
             closed = self.model.closed_at(self.tokens)
             assert (self.matcher.length, self.matcher.is_open) == (len(self.tokens), closed is None)
-            ended = EOS in self.tokens
+            ended = closed is not None and bool(STOPS & set(self.tokens[closed:]))
             assert self.matcher.is_terminated() == ended
             assert self.matcher.native_length == (0 if closed is None else len(self.tokens) - closed - ended)
             assert answer_at(self.gate, self.tokens, VOCABULARY.token_bytes) == closed
