@@ -10,6 +10,7 @@ import random
 import signal
 import time
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -99,46 +100,83 @@ SAMPLINGS = [
 ]  # fmt: skip
 
 
+class Worker:
+    """The step loop over the captured step, with three grammar services as processes."""
+
+    def __init__(self, folder: Path, *, hold_after_s: float = 0.05) -> None:
+        self.real = RealLink(folder, services=3)
+        self.clock, vocabulary = MonotonicClock(), self.real.vocabulary
+        shape = RunnerShape(max_slots=16, max_length=256, max_width=4, prefill_chunk=32)
+        runner = SyntheticRunner(vocabulary, shape, SyntheticOptions(seed=5, mean_length=40), "cuda")
+        runner.warm_up()
+        self.pipeline, self.replies = CudaPipeline(runner), queue.SimpleQueue()
+        self.outcomes = Outcomes(lambda sent: [self.replies.put(m) for _, m in sent], self.clock, vocabulary.size)
+        settings = WorkerSettings(max_slots=16, max_draft_tokens=3, replay_after_s=0.5, hold_after_s=hold_after_s)
+        requests, scheduler = Requests(vocabulary), Scheduler(16, 32)
+        self.engine = Engine(settings, self.pipeline, self.real.link, scheduler, requests, self.outcomes, self.clock)
+        self.model = Model("soak", vocabulary, Encoder(), 256)
+        self.engine.start()
+
+    def submit(self, number: int, guide: object, **params: object) -> None:
+        message = Generate(
+            request_id=str(number), prompt_token_ids=[70, 71], structured_outputs=guide, stream=False,
+            verify=guide is not None, sampling_params={"seed": number, "max_tokens": 60, **params},
+        )  # fmt: skip
+        request = admit(message, b"c", self.model, now_s=self.clock.now_s(), deadline_s=60.0, max_deadline_s=60.0)
+        self.engine.submit(request)
+
+    def close(self) -> None:
+        self.engine.close()
+        self.outcomes.close()
+        self.pipeline.close()
+        self.real.close()
+
+
+def test_a_service_dies_while_the_graph_waits(tmp_path) -> None:
+    """Three texts on three services, of which one is stopped and then killed with a launch on its flag: the texts are those that
+    nobody disturbed, and a text without a guide went on meanwhile."""
+    worker = Worker(tmp_path, hold_after_s=0.02)
+    try:
+        texts: list[dict[str, list[int]]] = []
+        for disturbed in (False, True):
+            for number in range(1, 13):
+                worker.submit(number, GUIDES[number % len(GUIDES)], temperature=1.0)
+            if disturbed:
+                name = sorted(worker.real.services)[0]
+                worker.real.signal(name, signal.SIGSTOP)
+                time.sleep(0.1)
+                worker.real.kill(name)
+            endings = [worker.replies.get(timeout=60) for _ in range(12)]
+            assert all(isinstance(ending, Done) for ending in endings), endings
+            texts.append({ending.request_id: ending.choices[0].token_ids for ending in endings})
+        assert texts[0] == texts[1]
+    finally:
+        worker.close()
+
+
 def test_the_worker_under_disturbance(tmp_path) -> None:
     """Every request ends once, in time; a guided text that ends by itself is what its guide says."""
-    real = RealLink(tmp_path, services=3)
-    slots, clock = 16, MonotonicClock()
-    shape = RunnerShape(max_slots=slots, max_length=256, max_width=4, prefill_chunk=32)
-    runner = SyntheticRunner(real.vocabulary, shape, SyntheticOptions(seed=5, mean_length=40), "cuda")
-    runner.warm_up()
-    pipeline, replies = CudaPipeline(runner), queue.SimpleQueue()
-    outcomes = Outcomes(lambda sent: [replies.put(message) for _, message in sent], clock, real.vocabulary.size)
-    settings = WorkerSettings(max_slots=slots, max_draft_tokens=3, replay_after_s=0.5)
-    engine = Engine(settings, pipeline, real.link, Scheduler(slots, 32), Requests(real.vocabulary), outcomes, clock)
-    model, dice, open_requests, counts = Model("soak", real.vocabulary, Encoder(), 256), random.Random(9), {}, Counter()
-    engine.start()
+    worker = Worker(tmp_path)
+    dice, open_requests, counts = random.Random(9), {}, Counter()
     try:
         until_s, next_kill_s, number = time.monotonic() + SECONDS, time.monotonic() + 2.0, 0
         while time.monotonic() < until_s or open_requests:
             while time.monotonic() < until_s and len(open_requests) < 24:
                 number += 1
-                guide = GUIDES[number % len(GUIDES)]
-                message = Generate(
-                    request_id=str(number), prompt_token_ids=[70, 71], structured_outputs=guide, stream=False, verify=guide is not
-                    None, sampling_params={"seed": number, "max_tokens": 60} | dice.choice(SAMPLINGS),
-                )  # fmt: skip
-                engine.submit(admit(message, b"c", model, now_s=clock.now_s(), deadline_s=60.0, max_deadline_s=60.0))
-                open_requests[str(number)] = guide
+                open_requests[str(number)] = GUIDES[number % len(GUIDES)]
+                worker.submit(number, open_requests[str(number)], **dice.choice(SAMPLINGS))
                 if dice.random() < 0.05:
-                    engine.cancel(b"c", str(number - dice.randrange(3)))
-            ending = replies.get(timeout=70)
+                    worker.engine.cancel(b"c", str(number - dice.randrange(3)))
+            ending = worker.replies.get(timeout=70)
             assert isinstance(ending, Done | Failed)
             guide = open_requests.pop(ending.request_id)  # a second ending would be a KeyError
             _count(counts, ending, guide)
             if next_kill_s < time.monotonic() < until_s - 3:
-                _disturb(real, dice, counts)
+                _disturb(worker.real, dice, counts)
                 next_kill_s = time.monotonic() + 2.0
-        counts["steps"] = pipeline._launched
+        counts["steps"] = worker.pipeline._launched
     finally:
-        engine.close()
-        outcomes.close()
-        pipeline.close()
-        real.close()
+        worker.close()
     print(json.dumps(counts))
     assert counts["failed"] == counts["invalid"] == 0
     assert counts["stop"] > 20
