@@ -130,5 +130,6 @@ class GrammarLink:
             raise BadRequest(f"rows must be C-contiguous int32 [rows, {width}]", field="out")
         if len({walk.session for walk in walks}) != len(walks):
             raise BadRequest("a session is walked once a step", field="walks")
-        if any(walk.row < 0 or walk.row + walk.num_rows > len(out) for walk in walks):
+        last = len(out)
+        if any([walk.row < 0 or walk.row + (len(walk.path) or 1) > last for walk in walks]):
             raise BadRequest(f"a walk's rows are outside [0, {len(out)})", field="walks")
