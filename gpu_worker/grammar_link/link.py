@@ -131,5 +131,5 @@ class GrammarLink:
         if len({walk.session for walk in walks}) != len(walks):
             raise BadRequest("a session is walked once a step", field="walks")
         last = len(out)
-        if any([walk.row < 0 or walk.row + (len(walk.path) or 1) > last for walk in walks]):
+        if any(walk.row < 0 or walk.row + (len(walk.path) or 1) > last for walk in walks):
             raise BadRequest(f"a walk's rows are outside [0, {len(out)})", field="walks")
