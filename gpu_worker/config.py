@@ -33,9 +33,21 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
     prefill_chunk: Annotated[int, Meta(description="prompt tokens of one prefill call", ge=1, le=8192)] = 64
     max_draft_tokens: Annotated[int, Meta(description="tokens guessed ahead of a sequence in one step, 0: none", ge=0, le=64)] = 0
     drafter: Annotated[
-        Literal["ngram", "forced", "ngram+forced", "none"],
-        Meta(description="who guesses: prompt lookup, what the grammar forces, or both"),
+        Literal["ngram", "forced", "ngram+forced", "model", "none"],
+        Meta(description="who guesses: prompt lookup, what the grammar forces, both, or the draft model"),
     ] = "ngram+forced"
+    draft_model: Annotated[
+        str, Meta(description="folder of the draft model, or synthetic:AGREEMENT beside a synthetic one; for drafter model")
+    ] = ""
+    verification: Annotated[
+        Literal["match", "rejection"],
+        Meta(
+            description="match: texts do not depend on drafts; rejection: only their distribution does not (sampled draft models)"
+        ),
+    ] = "match"
+    draft_branches: Annotated[
+        int, Meta(description="guesses side by side in one step, as a tree; 1: one chain (CPU pipeline)", ge=1, le=16)
+    ] = 1
     pinned_memory: Annotated[
         bool, Meta(description="page-locked memory between host and GPU; without it steps are not captured and slower")
     ] = True

@@ -99,7 +99,9 @@ class CudaPipeline(Pipeline):
         self._device.set_slot(slot, token=0, position=0, length=0, epoch=0)
         self._device.run(lambda: self._runner.reset(slot))
 
-    def draft(self, slot: int, token_ids: Sequence[int]) -> None:
+    def draft(self, slot: int, token_ids: Sequence[int], parents: Sequence[int] = ()) -> None:
+        if parents:
+            raise ConfigError("this device's pipeline takes chains of drafts, no trees", field="draft_branches")
         if self._device.sizes.most <= len(token_ids):
             raise ConfigError(f"{len(token_ids)} drafts, but a forward is {self._device.sizes.most} wide", field="max_draft_tokens")
         drafts = self._ring[(self._launched + 1) % MAX_IN_FLIGHT].drafts

@@ -70,14 +70,16 @@ class Descriptor:
 @dataclass(slots=True)
 class LaunchResult:
     """What a launch did. ``token`` int32 [slots], -1 where the slot did not advance; ``status`` the sampler's status bits;
-    ``epoch`` int64 [slots] the owner that each token belongs to; ``ahead`` the drafted positions, each as if it were a launch of
-    its own; the rest only where asked for."""
+    ``epoch`` int64 [slots] the owner that each token belongs to; ``node`` int64 [slots] the draft (from 1; 0: the golden token)
+    whose row it was (empty: a chain's); ``ahead`` the drafted positions, each as if it were a launch of its own; the rest only
+    where asked for."""
 
     launch: int
     token: NDArray[np.int32]
     status: NDArray[np.int32]
     epoch: NDArray[np.int64]
     action: NDArray[np.int32]
+    node: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     logprob: NDArray[np.float32] | None = None
     rank: NDArray[np.int32] | None = None
     top_ids: NDArray[np.int32] | None = None
@@ -101,4 +103,16 @@ class LaunchResult:
     def nothing(cls, launch: int, slots: int) -> LaunchResult:
         """A launch in which no slot advanced."""
         idle = np.full(slots, SlotAction.IDLE, np.int32)
-        return cls(launch, np.full(slots, -1, np.int32), np.zeros(slots, np.int32), np.zeros(slots, np.int64), idle)
+        zeros = np.zeros(slots, np.int64)
+        return cls(launch, np.full(slots, -1, np.int32), np.zeros(slots, np.int32), zeros, idle, zeros.copy())
+
+    def take(self, other: LaunchResult, slots: NDArray[np.int64]) -> None:
+        """The values of some slots, from another result of the same launch."""
+        for name in ("token", "status", "epoch", "action", "node", "logprob", "rank", "top_ids", "top_logprobs"):
+            value = getattr(other, name)
+            if value is not None:
+                if getattr(self, name) is None:
+                    setattr(self, name, np.zeros_like(value))
+                getattr(self, name)[slots] = value[slots]
+        for told, found in ((self.slot_errors, other.slot_errors), (self.logits, other.logits)):
+            told.update({slot: found[slot] for slot in slots.tolist() if slot in found})

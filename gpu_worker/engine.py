@@ -23,6 +23,8 @@ from gpu_worker.requests import Requests
 from gpu_worker.sampler.slot_params import SlotSamplingParams
 from gpu_worker.scheduler import Scheduler
 from gpu_worker.sequence import Phase, Sequence
+from gpu_worker.speculation.draft_model import DraftModel, DraftRunner
+from gpu_worker.speculation.draft_rows import DraftRows
 from gpu_worker.speculation.drafting import Drafting
 from gpu_worker.step_rows import StepRows
 from shared import log, metrics
@@ -42,14 +44,17 @@ class Engine:
 
     def __init__(
         self, settings: WorkerSettings, pipeline: Pipeline, link: GrammarLink, scheduler: Scheduler, requests: Requests,
-        outcomes: Outcomes, clock: Clock,
+        outcomes: Outcomes, clock: Clock, draft_runner: DraftRunner | None = None,
     ) -> None:  # fmt: skip
         self._settings, self._pipeline, self._link, self._clock = settings, pipeline, link, clock
         self.scheduler, self.requests, self._outcomes = scheduler, requests, outcomes
         self._params = SlotSamplingParams(scheduler.num_slots)
         self._rows = StepRows(link, scheduler.num_slots, requests.vocabulary.size, self._params, pipeline.row_buffers())
         self._inbox: Mailbox[Callable[[], None]] = Mailbox()
-        self._drafting = Drafting(settings.drafter, settings.max_draft_tokens)
+        self._drafting = Drafting(
+            settings.drafter, settings.max_draft_tokens, settings.draft_branches,
+            None if draft_runner is None else self._draft_model(draft_runner, requests.vocabulary.size),
+        )  # fmt: skip
         self._lifecycle = Lifecycle(
             pipeline, link, scheduler, requests, outcomes, clock,
             post=self._inbox.put, prepare=lambda sequence: self._drafting.begin(sequence),
@@ -63,6 +68,12 @@ class Engine:
         self._thread = threading.Thread(target=self._run, name="step-loop", daemon=True)
         self.last_turn_s = clock.now_s()
         self._log = log.get("engine")
+
+    def _draft_model(self, runner: DraftRunner, vocab_size: int) -> DraftModel:
+        chosen, slots = self._settings, self.scheduler.num_slots
+        rows = DraftRows(self._link, slots, vocab_size, chosen.max_draft_tokens, chosen.hold_after_s)
+        rejection = chosen.verification == "rejection"
+        return DraftModel(runner, rows, self._params, vocab_size, rejection=rejection, branches=chosen.draft_branches)
 
     # ---- from other threads ----
 
@@ -162,9 +173,11 @@ class Engine:
         taking_part = [s for s in self.scheduler.decoding if s.first_launch <= self._next_launch]
         if not taking_part:
             return False
-        for sequence in taking_part if self._drafting.max_drafts else ():
-            if drafts := self._drafting.propose(sequence):
-                self._pipeline.draft(sequence.slot, drafts)
+        if self._drafting.max_drafts:
+            trees = self._drafting.propose_all(self._next_launch, taking_part)
+            for sequence, tree in zip(taking_part, trees, strict=True):
+                if tree.tokens:
+                    self._pipeline.draft(sequence.slot, tree.tokens, tree.parents)
         number = self._pipeline.launch()
         self._in_flight.append(number)
         self._next_launch = number + 1

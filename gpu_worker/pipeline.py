@@ -21,7 +21,7 @@ from gpu_worker.descriptor import Descriptor, LaunchResult, SlotAction
 from gpu_worker.models.base import ModelRunner
 from gpu_worker.sampler.context_logits import ContextLogits
 from gpu_worker.sampler.logprobs import PromptScores
-from gpu_worker.speculation.verification import Verifier, accepted_tokens
+from gpu_worker.speculation.verification import Verifier, accepted_nodes, accepted_tokens
 from shared.bitmask import num_words
 from shared.errors import ConfigError, MaskstreamError
 from shared.sampling_params import SamplingParams
@@ -71,9 +71,10 @@ class Pipeline(ABC):
         does not copy slots."""
         raise ConfigError("this device's pipeline copies no slots", field="use_beam_search")
 
-    def draft(self, slot: int, token_ids: Sequence[int]) -> None:
-        """The next launch also feeds these behind the slot's golden token, which must be known: nothing may be in flight. Raises
-        ConfigError where the device takes no drafts."""
+    def draft(self, slot: int, token_ids: Sequence[int], parents: Sequence[int] = ()) -> None:
+        """The next launch also feeds these behind the slot's golden token, which must be known: nothing may be in flight.
+        ``parents``: the node each follows, 0 the golden token, j the draft j - 1 (empty: a chain). Raises ConfigError where the
+        device takes no drafts, or no trees."""
         raise ConfigError("this device's pipeline takes no drafts", field="max_draft_tokens")
 
     @abstractmethod
@@ -128,6 +129,9 @@ class HostPipeline(Pipeline):
         self._tokens = torch.zeros((slots, runner.max_width), dtype=torch.int64)
         self._positions = torch.zeros(slots, dtype=torch.int64)
         self._lengths = torch.zeros(slots, dtype=torch.int64)
+        self._chain = torch.arange(-1, runner.max_width - 1)
+        self._parents = self._chain.repeat(slots, 1)
+        self._has_trees = False
         self._epoch = np.zeros(slots, np.int64)
         self._slot_errors: dict[int, Exception] = {}
         self._launched = self._collected = 0
@@ -161,10 +165,10 @@ class HostPipeline(Pipeline):
     def copy(self, source: int, target: int, num_tokens: int) -> None:
         self._work.put((self._do_copy, source, target, num_tokens))
 
-    def draft(self, slot: int, token_ids: Sequence[int]) -> None:
+    def draft(self, slot: int, token_ids: Sequence[int], parents: Sequence[int] = ()) -> None:
         if len(token_ids) >= self._runner.max_width:
             raise ConfigError(f"{len(token_ids)} drafts, but a forward is {self._runner.max_width} wide", field="max_draft_tokens")
-        self._work.put((self._do_draft, slot, list(token_ids)))
+        self._work.put((self._do_draft, slot, list(token_ids), list(parents)))
 
     def launch(self) -> int:
         if self._launched - self._collected >= MAX_IN_FLIGHT:
@@ -218,7 +222,10 @@ class HostPipeline(Pipeline):
         self._tokens[slot, 0], self._positions[slot], self._lengths[slot] = golden_token, position, 1
         self._epoch[slot] = epoch
 
-    def _do_draft(self, slot: int, token_ids: list[int]) -> None:
+    def _do_draft(self, slot: int, token_ids: list[int], parents: list[int]) -> None:
+        if parents:
+            self._parents[slot, 1 : 1 + len(parents)] = torch.tensor(parents, dtype=torch.int64)
+            self._has_trees = True
         self._tokens[slot, 1 : 1 + len(token_ids)] = torch.tensor(token_ids, dtype=torch.int64)
         self._lengths[slot] = 1 + len(token_ids)
 
@@ -234,17 +241,22 @@ class HostPipeline(Pipeline):
             result = LaunchResult.nothing(number, len(self._epoch))
             result.error = error
         self._lengths.clamp_(max=1)
+        if self._has_trees:
+            self._parents[:], self._has_trees = self._chain, False
         self._flags.pop(number, None)
         self._results.put(result)
 
     def _execute(self, number: int) -> LaunchResult:
         started = time.perf_counter()
-        logits = self._runner.decode(self._tokens, self._positions, self._lengths) if self._lengths.any() else None
+        parents = self._parents if self._has_trees else None
+        logits = self._runner.decode(self._tokens, self._positions, self._lengths, parents) if self._lengths.any() else None
         ready = time.perf_counter()
         descriptor = self._flags[number].wait(self._last_resort_s, self._holding(number))
         sealed = time.perf_counter()
         action = self._checked_action(descriptor, number)
-        result, *ahead = results = self._verifier.verify(logits, self._tokens, self._lengths, descriptor, action, descriptor.ahead)
+        result, *ahead = results = self._verifier.verify(
+            logits, self._tokens, self._lengths, descriptor, action, descriptor.ahead, parents
+        )
         self._commit(results)
         result.ahead = ahead
         result.slot_errors.update(self._slot_errors)
@@ -262,9 +274,11 @@ class HostPipeline(Pipeline):
 
     def _commit(self, results: list[LaunchResult]) -> None:
         """Moves what the device owns, for the slots that got tokens and for no others: what was written behind the last of them
-        is written again."""
+        is written again, and what a tree's path has behind siblings moves up."""
         for slot in np.flatnonzero(results[0].token >= 0):
-            tokens = accepted_tokens(results, int(slot))
+            tokens, nodes = accepted_tokens(results, int(slot)), accepted_nodes(results, int(slot))
+            if nodes[-1] >= len(nodes):
+                self._runner.keep(int(slot), int(self._positions[slot]), nodes)
             self._tokens[slot, 0] = tokens[-1]
             self._positions[slot] += len(tokens)
 

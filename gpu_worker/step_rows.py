@@ -52,11 +52,10 @@ class StepRows:
     def _walk(self, sequence: Sequence) -> Walk:
         """Commits what the link has not heard, up to the golden token, and walks the golden token and the drafts. The first row
         needs no walk."""
-        base = max(len(sequence.tokens) - 1, 0)
-        committed, sequence.told = sequence.tokens[sequence.told : base], base
+        committed = sequence.tell()
         return Walk(
             sequence.session or 0, row=sequence.slot * self._width, committed=committed, path=_path(sequence),
-            accepted=len(committed) or -1,
+            parents=_parents(sequence), accepted=len(committed) or -1,
         )  # fmt: skip
 
     def take(self, launch: int, ticket: StepTicket | None, sequences: SequenceOf[Sequence]) -> list[tuple[Sequence, Outcome]]:
@@ -182,7 +181,12 @@ def _action(sequence: Sequence) -> SlotAction:
 
 def _path(sequence: Sequence) -> list[int]:
     """Golden token and drafts; nothing before the first token."""
-    return [*sequence.tokens[-1:], *sequence.progress.drafts] if sequence.tokens else []
+    return [*sequence.tokens[-1:], *sequence.progress.tree.tokens] if sequence.tokens else []
+
+
+def _parents(sequence: Sequence) -> list[int]:
+    """Of a tree; a chain has none. The nodes of a tree of drafts are the places of the path."""
+    return [-1, *sequence.progress.tree.parents] if sequence.progress.tree.parents else []
 
 
 def _wants_raw(sequence: Sequence) -> bool:

@@ -12,7 +12,8 @@ from gpu_worker.engine import Engine
 from gpu_worker.front_door import FrontDoor
 from gpu_worker.grammar_link import GrammarLink, LinkSettings
 from gpu_worker.models.base import ModelRunner, RunnerShape
-from gpu_worker.models.load import load_model
+from gpu_worker.models.draft import load_draft_model
+from gpu_worker.models.load import LoadedModel, Say, load_model
 from gpu_worker.models.prepare import default_folder
 from gpu_worker.models.synthetic import SyntheticOptions
 from gpu_worker.outcomes import Outcomes
@@ -22,8 +23,10 @@ from gpu_worker.requests import Requests
 from gpu_worker.sampler.defaults import model_defaults
 from gpu_worker.sampler.logits_processors import load_processors
 from gpu_worker.scheduler import Scheduler
+from gpu_worker.speculation.draft_model import DraftRunner
 from shared import log
 from shared.clock import MonotonicClock
+from shared.errors import ConfigError
 from shared.metrics import Endpoint
 from shared.protocol import HealthReply, WorkerReply
 
@@ -53,6 +56,7 @@ class Worker:
         self._engine = Engine(
             settings, self._pipeline, self._link, Scheduler(settings.max_slots, settings.prefill_chunk),
             Requests(loaded.vocabulary), self._outcomes, self._clock,
+            _draft_runner(settings, shape, loaded, synthetic, self._log.info),
         )  # fmt: skip
         self._front_door = FrontDoor(settings, self._model, self._engine, self._clock, self.health)
         self._endpoint: Endpoint | None = None
@@ -109,6 +113,18 @@ def shape_of(settings: WorkerSettings) -> RunnerShape:
         max_slots=settings.max_slots, max_length=settings.max_length, max_width=1 + drafts,
         prefill_chunk=min(settings.prefill_chunk, settings.max_length),
     )  # fmt: skip
+
+
+def _draft_runner(
+    settings: WorkerSettings, shape: RunnerShape, loaded: LoadedModel, synthetic: SyntheticOptions, say: Say
+) -> DraftRunner | None:
+    """Raises ConfigError where the drafter ``model`` has no model, or a model has no such drafter."""
+    if (settings.drafter == "model") != bool(settings.draft_model):
+        wanted = "the drafter 'model' needs a draft_model" if settings.drafter == "model" else "only the drafter 'model' has one"
+        raise ConfigError(f"draft_model has value {settings.draft_model!r}: {wanted}", field="draft_model")
+    if not settings.draft_model or not settings.max_draft_tokens:
+        return None
+    return load_draft_model(settings.draft_model, shape, loaded, synthetic=synthetic, say=say)
 
 
 def _pipeline(runner: ModelRunner, settings: WorkerSettings) -> Pipeline:

@@ -2,6 +2,7 @@
 
 from kernels.plain.beam import BeamParams, BeamState, BeamStep, beam_step, finalize_beams
 from kernels.plain.counts import reparent_counts, reset_counts, update_counts, update_top_p_decay
+from kernels.plain.distribution import Distribution
 from kernels.plain.finish import FinishReason, FinishResult, StopWords, finish_reasons, shift_history
 from kernels.plain.live import SampleInputs
 from kernels.plain.masks import apply_bitmask
@@ -11,12 +12,13 @@ from kernels.plain.philox import Purpose, philox4x32, random_bits
 from kernels.plain.probability import probability
 from kernels.plain.rows import RowDescriptor, RowStatus, SampleResult, SampleRows, SampleStatus
 from kernels.plain.sample import sample
-from kernels.plain.verify import Drafts, VerifyResult, verify
+from kernels.plain.verify import Drafts, VerifyResult, reject, verify
 
 __all__ = [
     "BeamParams",
     "BeamState",
     "BeamStep",
+    "Distribution",
     "Drafts",
     "FinishReason",
     "FinishResult",
@@ -40,6 +42,7 @@ __all__ = [
     "philox4x32",
     "probability",
     "random_bits",
+    "reject",
     "reparent_counts",
     "reset_counts",
     "sample",

@@ -58,12 +58,15 @@ class TableRunner(ModelRunner):
         self.check_prefill(slot, token_ids, start_position)
         return self._logits[token_ids[-1]] if last else None
 
-    def decode(self, tokens, positions, lengths):
+    def decode(self, tokens, positions, lengths, parents=None):
         self.check_decode(tokens, positions, lengths)
         return self._logits[tokens]
 
     def copy_slot(self, source, target, num_tokens):
         self.check_copy(source, target, num_tokens)
+
+    def keep(self, slot, position, nodes):
+        self.check_keep(slot, position, nodes)
 
     def reset(self, slot):
         self.check_slot(slot)

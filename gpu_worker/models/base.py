@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 
@@ -80,14 +81,24 @@ class ModelRunner(ABC):
         return torch.stack([row for row in rows if row is not None])
 
     @abstractmethod
-    def decode(self, tokens: torch.Tensor, positions: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    def decode(
+        self, tokens: torch.Tensor, positions: torch.Tensor, lengths: torch.Tensor, parents: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Logits float32 [B, T, V] of one forward over the first B slots, one of ``decode_shapes``; valid until the next call of
         this runner.
 
         ``tokens`` int64 [B, T]; ``positions`` int64 [B], of the first token of each row; ``lengths`` int64 [B], live tokens of each
         row, 0 for a slot that takes no part (its content stays). Logits past a row's length are meaningless. Never waits for the
         device.
+
+        ``parents`` int64 [B, T] (None: each token follows the one before): ``parents[b, j] < j`` is the token that token j > 0
+        follows. It sees the slot's content and its own ancestors; where it is kept is told by its column, so ``keep`` comes after.
         """
+
+    @abstractmethod
+    def keep(self, slot: int, position: int, nodes: Sequence[int]) -> None:
+        """Of the tokens that the last decode wrote to a slot from ``position`` on, those in the columns ``nodes`` (ascending, a
+        path of its tree from the first) become the content from ``position`` on."""
 
     @abstractmethod
     def copy_slot(self, source: int, target: int, num_tokens: int) -> None:
@@ -132,6 +143,22 @@ class ModelRunner(ABC):
             raise ValueError(f"positions [{start_position}, {end}) are outside [0, {self.max_length})")
         if min(token_ids) < 0 or max(token_ids) >= self.vocab_size:
             raise ValueError(f"a token id is outside [0, {self.vocab_size})")
+
+    def check_keep(self, slot: int, position: int, nodes: Sequence[int]) -> None:
+        """Raises ValueError where a path does not fit."""
+        self.check_slot(slot)
+        if any(low >= high for low, high in pairwise(nodes)) or (nodes and not 0 <= nodes[0] <= nodes[-1] < self.max_width):
+            raise ValueError(f"columns {list(nodes)} are no path in a forward {self.max_width} wide")
+        if not 0 <= position <= self.max_length - (nodes[-1] + 1 if nodes else 0):
+            raise ValueError(f"columns {list(nodes)} at {position} leave [0, {self.max_length})")
+
+    def check_parents(self, tokens: torch.Tensor, parents: torch.Tensor) -> None:
+        """Raises ValueError where ``parents`` are no trees; values are looked at on the CPU only."""
+        if parents.shape != tokens.shape or parents.dtype != torch.int64 or parents.device.type != self.device.type:
+            raise ValueError(f"parents must be torch.int64 {list(tokens.shape)} on {self.device}, not {parents.dtype}")
+        columns = torch.arange(tokens.shape[1], device=self.device)
+        if self.device.type == "cpu" and bool(((parents >= columns) | (parents < 0))[:, 1:].any()):
+            raise ValueError("the parent of a token must stand before it")
 
     def check_decode(self, tokens: torch.Tensor, positions: torch.Tensor, lengths: torch.Tensor) -> None:
         """Raises ValueError where a decode does not fit; values are looked at only where that costs no wait (CPU)."""

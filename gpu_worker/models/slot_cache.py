@@ -58,18 +58,26 @@ class SlotCache(Cache):
         return min(-(-reach // VISIBLE_BLOCK) * VISIBLE_BLOCK, self._spare + 1)
 
     def place(
-        self, slots: slice, first: torch.Tensor, lengths: torch.Tensor, width: int, visible: int | None = None
-    ) -> ForwardRows:
+        self, slots: slice, first: torch.Tensor, lengths: torch.Tensor, width: int, visible: int | None = None,
+        parents: torch.Tensor | None = None,
+    ) -> ForwardRows:  # fmt: skip
         """Rows for tokens at ``first`` [B] .. ``first + lengths`` [B]; all later calls of ``update`` go there.
 
-        A dead token looks at index 0 alone: a token that sees nothing would make NaN, which 0 * NaN would then spread.
+        ``parents`` int64 [B, T] (None: chains): a token's position is one behind its parent's, and of the tokens of its row it sees
+        its ancestors alone. A dead token looks at index 0 alone: a token that sees nothing would make NaN, which 0 * NaN would
+        then spread.
         """
         step = torch.arange(width, device=self.keys.device)
         live = step < lengths[:, None]
-        positions = torch.where(live, first[:, None] + step, 0)
-        write = torch.where(live, positions, self._spare)
+        places = torch.where(live, first[:, None] + step, 0)
+        write = torch.where(live, places, self._spare)
         columns = self._columns[:visible]
-        mask = (columns <= positions[:, :, None])[:, None]
+        if parents is None:
+            positions, mask = places, (columns <= places[:, :, None])[:, None]
+        else:
+            above = ancestors(parents)
+            positions = torch.where(live, first[:, None] + above.sum(2) - 1, 0)
+            mask = torch.where(live[:, :, None], _tree_mask(columns, first, above), columns == 0)[:, None]
         self._rows = ForwardRows(slots, columns.shape[0], write, positions, mask)
         return self._rows
 
@@ -90,7 +98,31 @@ class SlotCache(Cache):
         for part in (self.keys, self.values):
             part[:, target, :, :num_tokens] = part[:, source, :, :num_tokens]
 
+    def keep(self, slot: int, first: int, nodes: torch.Tensor) -> None:
+        """The entries at ``first`` + ``nodes`` int64 [n], ascending, become those from ``first`` on."""
+        for part in (self.keys, self.values):
+            part[:, slot, :, first : first + len(nodes)] = part[:, slot, :, first + nodes]
+
     def reset_slot(self, slot: int) -> None:
         """Zeroes a slot: nothing of one owner, NaN included, may reach the next."""
         self.keys[:, slot].zero_()
         self.values[:, slot].zero_()
+
+
+def ancestors(parents: torch.Tensor) -> torch.Tensor:
+    """bool [B, T, T] of ``parents`` int64 [B, T]: whether token j is i itself or above it, at [b, i, j]."""
+    batch, width = parents.shape
+    above = torch.eye(width, dtype=torch.bool, device=parents.device).repeat(batch, 1, 1)
+    rows = torch.arange(batch, device=parents.device)
+    for node in range(1, width):
+        above[:, node] |= above[rows, parents[:, node]]
+    return above
+
+
+def _tree_mask(columns: torch.Tensor, first: torch.Tensor, above: torch.Tensor) -> torch.Tensor:
+    """bool [B, T, L]: what was there before, and of the tokens from ``first`` [B] on the ancestors."""
+    batch, width, _ = above.shape
+    behind = columns - first[:, None]
+    inside = ((behind >= 0) & (behind < width))[:, None]
+    seen = above.gather(2, behind.clamp(0, width - 1)[:, None].expand(batch, width, -1))
+    return (behind < 0)[:, None] | (inside & seen)

@@ -26,11 +26,14 @@ class SyntheticOptions:
     seed: int = 0
     forward_ms: float = 0.0  # a forward takes at least this long
     mean_length: int = 64  # a prefix wants to end with probability 1 / mean_length
+    agreement: float = 1.0  # share of the prefixes whose logits are those of the seed; the others have those of another seed
 
     def __post_init__(self) -> None:
         for name, least in (("seed", 0), ("forward_ms", 0.0), ("mean_length", 1)):
             if not getattr(self, name) >= least:
                 raise ConfigError(f"{name} has value {getattr(self, name)}; the least is {least}", field=name)
+        if not 0 <= self.agreement <= 1:
+            raise ConfigError(f"agreement has value {self.agreement}; it must be between 0 and 1", field="agreement")
 
 
 class SyntheticRunner(ModelRunner):
@@ -42,7 +45,7 @@ class SyntheticRunner(ModelRunner):
     ) -> None:
         super().__init__(shape, vocabulary.size, torch.device(device))
         self._options = options or SyntheticOptions()
-        self._table = LogitTable(vocabulary, self._options.seed, self._options.mean_length, self.device)
+        self._table = LogitTable(vocabulary, self._options.seed, self._options.mean_length, self.device, self._options.agreement)
         self._empty = next_hash(0, self._options.seed)
         # One column more: dead tokens are written there.
         self._hashes = torch.zeros(shape.max_slots, shape.max_length + 1, dtype=torch.int64, device=self.device)
@@ -90,9 +93,13 @@ class SyntheticRunner(ModelRunner):
         return out
 
     @torch.inference_mode()
-    def decode(self, tokens: torch.Tensor, positions: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    def decode(
+        self, tokens: torch.Tensor, positions: torch.Tensor, lengths: torch.Tensor, parents: torch.Tensor | None = None
+    ) -> torch.Tensor:
         begun = time.perf_counter()
         self.check_decode(tokens, positions, lengths)
+        if parents is not None:
+            self.check_parents(tokens, parents)
         slots, width = tokens.shape
         index = self._slot_index[:slots]
         before = self._hashes[index, (positions - 1).clamp(0, self.max_length)]
@@ -101,11 +108,14 @@ class SyntheticRunner(ModelRunner):
             for slot in torch.nonzero(lengths).flatten().tolist():
                 self._check_prefix(slot, int(positions[slot]), int(current[slot]))
         hashes = torch.empty((slots, width), dtype=torch.int64, device=self.device)
+        ends = positions[:, None] + torch.arange(1, width + 1, device=self.device)
         for j in range(width):
+            if parents is not None and j:
+                current = hashes[index, parents[:, j]]
+                ends[:, j] = ends[index, parents[:, j]] + 1
             current = extend(current, tokens[:, j])
             self._hashes[index, torch.where(lengths > j, positions + j, self.max_length)] = current
             hashes[:, j] = current
-        ends = positions[:, None] + torch.arange(1, width + 1, device=self.device)
         out = self._logits[: slots * width]
         self._table.fill(out, hashes.flatten(), ends.flatten())
         self._wait_until(begun)
@@ -115,6 +125,11 @@ class SyntheticRunner(ModelRunner):
         self.check_copy(source, target, num_tokens)
         self._hashes[target, :num_tokens] = self._hashes[source, :num_tokens]
         self._prefilled.pop(target, None)
+
+    def keep(self, slot: int, position: int, nodes: Sequence[int]) -> None:
+        self.check_keep(slot, position, nodes)
+        columns = torch.tensor(nodes, dtype=torch.int64, device=self.device)
+        self._hashes[slot, position : position + len(nodes)] = self._hashes[slot, position + columns]
 
     def reset(self, slot: int) -> None:
         self.check_slot(slot)

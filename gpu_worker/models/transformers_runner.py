@@ -62,15 +62,20 @@ class TransformersRunner(ModelRunner):
         return self._call(slice(slot, slot + 1), tokens, first, lengths), lengths
 
     @torch.inference_mode()
-    def decode(self, tokens: torch.Tensor, positions: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    def decode(
+        self, tokens: torch.Tensor, positions: torch.Tensor, lengths: torch.Tensor, parents: torch.Tensor | None = None
+    ) -> torch.Tensor:
         self.check_decode(tokens, positions, lengths)
+        if parents is not None:
+            self.check_parents(tokens, parents)
         idle = self._rows - self.max_slots
         if idle:
             tokens = torch.nn.functional.pad(tokens, (0, 0, 0, idle))
+            parents = None if parents is None else torch.nn.functional.pad(parents, (0, 0, 0, idle))
             positions, lengths = (torch.nn.functional.pad(each, (0, idle)) for each in (positions, lengths))
         # An idle row's token may be any number; the embedding would refuse one outside the vocabulary.
         live = torch.arange(self.max_width, device=self.device) < lengths[:, None]
-        call = self._call(slice(0, self._rows), torch.where(live, tokens, 0), positions, lengths)
+        call = self._call(slice(0, self._rows), torch.where(live, tokens, 0), positions, lengths, parents)
         logits: torch.Tensor = self._model(**call).logits
         return logits[: self.max_slots].float()
 
@@ -82,9 +87,15 @@ class TransformersRunner(ModelRunner):
         self.check_slot(slot)
         self.cache.reset_slot(slot)
 
-    def _call(self, slots: slice, tokens: torch.Tensor, first: torch.Tensor, lengths: torch.Tensor) -> dict[str, Any]:
+    def keep(self, slot: int, position: int, nodes: Sequence[int]) -> None:
+        self.check_keep(slot, position, nodes)
+        self.cache.keep(slot, position, torch.tensor(nodes, dtype=torch.int64, device=self.device))
+
+    def _call(
+        self, slots: slice, tokens: torch.Tensor, first: torch.Tensor, lengths: torch.Tensor, parents: torch.Tensor | None = None
+    ) -> dict[str, Any]:
         visible = self.cache.visible_blocks(first, lengths) if self.device.type == "cpu" else None
-        rows = self.cache.place(slots, first, lengths, tokens.shape[1], visible)
+        rows = self.cache.place(slots, first, lengths, tokens.shape[1], visible, parents)
         call = {"input_ids": tokens, "attention_mask": rows.mask, "position_ids": rows.positions, "use_cache": True}
         return {**call, self._cache_argument: self.cache}
 

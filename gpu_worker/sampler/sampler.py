@@ -16,7 +16,7 @@ from gpu_worker.descriptor import Descriptor, LaunchResult, SlotAction
 from gpu_worker.sampler.logits_processors import process
 from gpu_worker.sampler.logprobs import score
 from kernels import reference
-from kernels.reference import SampleResult, SampleStatus
+from kernels.reference import SampleInputs, SampleResult, SampleRows, SampleStatus
 
 LogprobMode = Literal["raw", "processed"]
 
@@ -93,11 +93,9 @@ def _wants_processed(descriptor: Descriptor, slot: int) -> bool:
 def _sample(
     logits: torch.Tensor, descriptor: Descriptor, status: NDArray[np.int32], mode: LogprobMode | None, n: int, vocab_size: int
 ) -> SampleResult:
-    if descriptor.rows is None:
-        raise ValueError("a descriptor without parameters has no row to sample")
     return reference.sample(
         logits,
-        descriptor.rows,
+        _parameters(descriptor),
         vocab_size=vocab_size,
         bitmask=descriptor.bitmask,
         row_index=torch.arange(len(status), dtype=torch.int32),
@@ -106,6 +104,19 @@ def _sample(
         logprobs=mode,
         num_logprobs=n,
     )
+
+
+def sample_inputs(logits: torch.Tensor, descriptor: Descriptor, action: NDArray[np.int32], vocab_size: int) -> SampleInputs:
+    """The rows of a launch, a row a slot, as the sampler reads them: logits [slots, V] with parameters, masks and overlay."""
+    index, status = torch.arange(len(action), dtype=torch.int32), torch.from_numpy(np.minimum(action, SlotAction.HOLD))
+    rows, overlay = _parameters(descriptor), descriptor.overlay
+    return SampleInputs(logits, rows, vocab_size, descriptor.bitmask, index, status, overlay=overlay)
+
+
+def _parameters(descriptor: Descriptor) -> SampleRows:
+    if descriptor.rows is None:
+        raise ValueError("a descriptor without parameters has no row to sample")
+    return descriptor.rows
 
 
 def _fill(result: LaunchResult, sampled: SampleResult, slots: NDArray[np.int64]) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.reference import Overlay, SampleRows
+from kernels.reference import Distribution, Overlay, SampleRows
 
 
 @dataclass(frozen=True, slots=True)
 class AheadRows:
-    """Parameters of one position, a row a slot, as they are if the drafts before it stand: ``rows`` with the offset of that output
+    """Parameters of one node, a row a slot, as they are if the drafts above it stand: ``rows`` with the offset of its output
     position, ``overlay`` with penalties and bans that have seen those drafts (spec R19)."""
 
     rows: SampleRows
@@ -21,8 +22,10 @@ class AheadRows:
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """``depth`` int32 [slots]: positions of each slot that may be sampled, the first included: as many as have a row (spec R6).
-    ``positions[j - 1]`` is position j."""
+    """``depth`` int32 [slots]: nodes of each slot that may be sampled, the first included: as many as have a row (spec R6).
+    ``positions[j - 1]`` is node j: in a chain, position j. ``drafted`` by slot: what each draft was drawn from; a slot that is
+    there is verified by rejection, all others by match (spec 122)."""
 
     depth: NDArray[np.int32]
     positions: tuple[AheadRows, ...]
+    drafted: Mapping[int, Sequence[Distribution]] = field(default_factory=dict)

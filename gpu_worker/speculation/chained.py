@@ -28,6 +28,13 @@ class ChainedDrafter(Drafter):
         for drafter in self._drafters:
             drafter.hear(base, path, forced)
 
+    def guesses(self, most: int, branches: int) -> list[list[int]]:
+        """What the drafters say together, then what each says by itself."""
+        found = [self.propose(most)]
+        for drafter in self._drafters:
+            found += [guess for guess in drafter.guesses(most, branches) if guess not in found]
+        return [guess for guess in found if guess][:branches]
+
     def propose(self, most: int) -> list[int]:
         found: list[int] = []
         for drafter in self._drafters:

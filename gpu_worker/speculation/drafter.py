@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from gpu_worker.speculation.tree import DraftTree, merged
+
 
 class Drafter(ABC):
     """One-hot drafts for one text: its output moves by ``push`` and is taken back by ``cut``. Cheap: runs in the step loop."""
@@ -20,6 +22,15 @@ class Drafter(ABC):
     @abstractmethod
     def propose(self, most: int) -> list[int]:
         """At most ``most`` tokens that may come next, best guess first, none where there is no guess. Changes nothing."""
+
+    def guesses(self, most: int, branches: int) -> list[list[int]]:
+        """Up to ``branches`` guesses side by side, best first, each of at most ``most`` tokens. Changes nothing. Most have one."""
+        guess = self.propose(most)
+        return [guess] if guess else []
+
+    def draft(self, most: int, branches: int) -> DraftTree:
+        """The drafts of a step: at most ``most``, a tree where there are several guesses."""
+        return DraftTree(self.propose(most)) if branches == 1 else merged(self.guesses(most, branches), most)
 
     def hear(self, base: int, path: Sequence[int], forced: Sequence[int]) -> None:
         """What a grammar said: at output position ``base``, after ``path`` only ``forced`` can follow. Most do not care."""

@@ -32,35 +32,38 @@ def look_ahead(
     rows: Sequence[Row], params: SlotSamplingParams, positions: NDArray[np.int64], overlay: Overlay | None
 ) -> Ahead | None:
     """For a launch of ``rows`` at output ``positions`` int64 [slots] with the first positions' ``overlay``; None without drafts."""
-    depth = np.ones(len(positions), np.int32)
-    for row in rows:
+    depth, drafting = np.ones(len(positions), np.int32), [row for row in rows if row.progress.depth > 1]
+    for row in drafting:
         depth[row.slot] = row.progress.depth
-    futures = [_Future(row) for row in rows if row.progress.depth > 1]
-    if not futures:
+    if not drafting:
         return None
+    nodes = {row.slot: [_Future(row.slot, [], row.state, row.top_p)] for row in drafting}
     ahead: list[AheadRows] = []
-    for position in range(1, int(depth.max())):
-        futures = [future for future in futures if depth[future.slot] > position]
-        for future in futures:
-            future.push()
-        ahead.append(AheadRows(_rows(params.rows(positions + position), futures), _overlay(overlay, futures, len(positions))))
-    return Ahead(depth, tuple(ahead))
+    for node in range(1, int(depth.max())):
+        futures, levels = [], np.zeros_like(positions)
+        for row in drafting:
+            if depth[row.slot] > node:
+                tree, known = row.progress.tree, nodes[row.slot]
+                known.append(known[tree.parent(node)].pushed(tree.tokens[node - 1]))
+                futures.append(known[-1])
+                levels[row.slot] = len(known[-1].seen)
+        ahead.append(AheadRows(_rows(params.rows(positions + levels), futures), _overlay(overlay, futures, len(positions))))
+    drawn = {row.slot: row.progress.tree.distributions for row in drafting if row.progress.tree.distributions}
+    return Ahead(depth, tuple(ahead), drawn)
 
 
 class _Future:
-    """One text, one draft further at each ``push``."""
+    """One text at a node of its drafts: ``seen`` are those on the way there."""
 
-    def __init__(self, row: Row) -> None:
-        self.slot, self._drafts = row.slot, row.progress.drafts
-        self.seen: list[int] = []
-        self.state, self.top_p = row.state.fork(), copy.copy(row.top_p)
+    def __init__(self, slot: int, seen: list[int], state: TokenState, top_p: TopPDecay | None) -> None:
+        self.slot, self.seen, self.state, self.top_p = slot, seen, state, top_p
 
-    def push(self) -> None:
-        token_id = self._drafts[len(self.seen)]
-        self.seen.append(token_id)
-        self.state.push(token_id)
-        if self.top_p is not None:
-            self.top_p.push(token_id)
+    def pushed(self, token_id: int) -> _Future:
+        further = _Future(self.slot, [*self.seen, token_id], self.state.fork(), copy.copy(self.top_p))
+        further.state.push(token_id)
+        if further.top_p is not None:
+            further.top_p.push(token_id)
+        return further
 
 
 def _rows(rows: SampleRows, futures: list[_Future]) -> SampleRows:
@@ -83,7 +86,7 @@ def _overlay(first: Overlay | None, futures: list[_Future], slots: int) -> Overl
 
 def _prefixes(futures: list[_Future], slots: int) -> torch.Tensor:
     """The drafts before this position, counted as if they were output."""
-    prefixes = torch.full((slots, len(futures[0].seen) if futures else 0), -1, dtype=torch.int32)
+    prefixes = torch.full((slots, max((len(future.seen) for future in futures), default=0)), -1, dtype=torch.int32)
     for future in futures:
-        prefixes[future.slot] = torch.tensor(future.seen, dtype=torch.int32)
+        prefixes[future.slot, : len(future.seen)] = torch.tensor(future.seen, dtype=torch.int32)
     return prefixes

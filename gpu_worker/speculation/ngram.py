@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpu_worker.speculation.drafter import Drafter
-from gpu_worker.speculation.suffix_automaton import SuffixAutomaton
+from gpu_worker.speculation.suffix_automaton import Match, SuffixAutomaton
 
 MIN_MATCH = 2
 PROMPT_WINDOW = 8192
@@ -29,8 +29,20 @@ class NgramDrafter(Drafter):
 
     def propose(self, most: int) -> list[int]:
         """Where the match reaches the end of the text, the text repeats itself: so do the drafts."""
-        match, tokens = self._automaton.match(), self._automaton.tokens
-        if match.length < self._min_match:
-            return []
-        following = tokens[match.end + 1 :]
+        match = self._automaton.match()
+        return self._following(match, most) if match.length >= self._min_match else []
+
+    def guesses(self, most: int, branches: int) -> list[list[int]]:
+        """What followed the longest end of the text, then what followed shorter ones elsewhere: guesses that differ at once."""
+        found: list[list[int]] = []
+        for match in self._automaton.matches():
+            if match.length < self._min_match or len(found) == branches:
+                break
+            guess = self._following(match, most)
+            if all(guess[:1] != other[:1] for other in found):
+                found.append(guess)
+        return found
+
+    def _following(self, match: Match, most: int) -> list[int]:
+        following = self._automaton.tokens[match.end + 1 :]
         return [following[i % len(following)] for i in range(most)]

@@ -7,7 +7,7 @@ text is the longest end that occurs more than once. Changes of each token are lo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 UNDO_DEPTH = 256
@@ -51,6 +51,13 @@ class SuffixAutomaton:
         """The longest end of the text that occurs before, with the latest place of it that was noted; length 0: none."""
         state = max(self._link[self._last], 0)
         return Match(self._length[state], self._end[state])
+
+    def matches(self) -> Iterator[Match]:
+        """``match`` and what it is for ever shorter ends of the text."""
+        state = self._link[self._last]
+        while state > 0:
+            yield Match(self._length[state], self._end[state])
+            state = self._link[state]
 
     def push(self, token_id: int) -> None:
         """One more token of the text."""

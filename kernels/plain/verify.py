@@ -14,7 +14,7 @@ Drafts form a chain, or a tree by `parents`. At a node the children are tried in
 Rows off the accepted path are never looked at. A dead or held row ends its request there and emits nothing for itself.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -87,6 +87,24 @@ def verify(target: SampleInputs, drafts: Drafts, draft: SampleInputs | None = No
     )
 
 
+def reject(
+    p: Distribution, drafted: Iterable[tuple[int, Distribution]], bits: Callable[[Purpose, int], int]
+) -> tuple[int, int | None]:
+    """One node under rejection: the token emitted where the target says ``p``, and which of ``drafted`` it is (None: none).
+
+    ``drafted``: tokens of the children, each with the distribution that it was drawn from; ``bits`` of a purpose and branch.
+    """
+    purpose = Purpose.BONUS
+    for branch, (token, q) in enumerate(drafted):
+        purpose = Purpose.RESIDUAL
+        if q.weight(token) == 0:
+            continue
+        if p.accepts(q, token, bits(Purpose.ACCEPT, branch)):
+            return token, branch
+        p = p.residual(q)
+    return p.draw(bits(purpose, 0)), None
+
+
 class _Verifier:
     """The rows of one request."""
 
@@ -132,14 +150,9 @@ class _Verifier:
     def _step(self, row: int, node: int, p: Distribution) -> tuple[int, int | None]:
         """The token emitted at a node and the child that it enters."""
         children = self.children.get(node, [])
-        for branch, child in enumerate(children):
-            token, q = self.tokens[child - 1], self._drafted_from(child)
-            if q.weight(token) == 0:
-                continue
-            if p.accepts(q, token, self.target.bits(row, Purpose.ACCEPT, branch)):
-                return token, child
-            p = p.residual(q)
-        return p.draw(self.target.bits(row, Purpose.RESIDUAL if children else Purpose.BONUS)), None
+        drafted = ((self.tokens[child - 1], self._drafted_from(child)) for child in children)
+        token, branch = reject(p, drafted, lambda purpose, at: self.target.bits(row, purpose, at))
+        return token, None if branch is None else children[branch]
 
     def _drafted_from(self, child: int) -> Distribution:
         if self.draft is None:

@@ -2,6 +2,7 @@
 grammar service walks them, and the text is the one without drafts."""
 
 import queue
+import random
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,7 +17,7 @@ from gpu_worker.pipeline import HostPipeline
 from gpu_worker.request import Model, admit
 from gpu_worker.requests import Requests
 from gpu_worker.scheduler import Scheduler
-from gpu_worker.speculation import Drafting, ReplayDrafter
+from gpu_worker.speculation import Drafting, ReplayDrafter, merged
 from shared.clock import MonotonicClock
 from shared.gate import Gate
 from shared.protocol import Done, Generate
@@ -47,15 +48,30 @@ class Bytes:
         return list(text.encode())
 
 
+class Forest(ReplayDrafter):
+    """Random trees in which what follows stands beside, before and behind other tokens."""
+
+    def __init__(self, script, vocab_size, dice):
+        super().__init__(script, vocab_size)
+        self.rng = random.Random(dice)
+
+    def draft(self, most, branches):
+        right = self.propose(most)
+        guesses = [right[: self.rng.randint(0, most)] + [self.rng.randrange(200) for _ in range(2)] for _ in range(branches)]
+        return merged([*guesses, right], most)
+
+
 class Scripted(Drafting):
     """Each text drafts from ``script``, wrong at some positions; what lies behind the end of the script is ``tail``."""
 
     def __init__(self):
-        super().__init__("ngram", WIDTH - 1)
-        self.script, self.wrong, self.tail = None, set(), []
+        super().__init__("ngram", WIDTH - 1, 2)
+        self.script, self.wrong, self.tail, self.dice = None, set(), [], None
 
     def begin(self, text):
-        if self.script is not None:
+        if self.script is not None and self.dice is not None:
+            text.progress.drafter = Forest([*self.script, *self.tail], 200, self.dice)
+        elif self.script is not None:
             text.progress.drafter = ReplayDrafter([*self.script, *self.tail], 200, self.wrong)
 
 
@@ -127,6 +143,7 @@ def bench(request, tmp_path_factory):
 def test_any_drafts_give_the_same_text(bench, guide, sampling, wrong, tail, copies):  # spec 43 45 125 R6 R18 R19
     expected = bench.without_drafts(guide, sampling)
     bench.drafting.script, bench.drafting.wrong, bench.drafting.tail = expected.token_ids, wrong, tail
+    bench.drafting.dice = None
     for ending in bench.run(guide, sampling, copies):
         assert ending.choices[0] == expected
         usage = ending.usage
@@ -135,8 +152,21 @@ def test_any_drafts_give_the_same_text(bench, guide, sampling, wrong, tail, copi
             assert usage.drafts_accepted >= len(expected.token_ids) // 2
 
 
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(guide=st.integers(0, 4), sampling=st.integers(0, 4), dice=st.integers(0, 1 << 30), copies=st.integers(1, SLOTS - 1))
+def test_any_trees_give_the_same_text(bench, guide, sampling, dice, copies):  # spec 48 125 R10 R18 R19
+    expected = bench.without_drafts(guide, sampling)
+    bench.drafting.script, bench.drafting.tail, bench.drafting.dice = expected.token_ids, [104, 105], dice
+    for ending in bench.run(guide, sampling, copies):
+        assert ending.choices[0] == expected
+        usage = ending.usage
+        assert usage.drafts_verified >= usage.drafts_accepted <= len(expected.token_ids) - 1
+        assert usage.drafts_accepted > 0 or len(expected.token_ids) < 4
+
+
 def test_steps_were_repeated(bench):
     """The impatient bench has shown what it is for: a held step repeats its drafts and its walk."""
     bench.drafting.script, bench.drafting.wrong, bench.drafting.tail = bench.without_drafts(1, 1).token_ids, {4, 9}, []
+    bench.drafting.dice = None
     holds = sum(ending.usage.holds for _ in range(5) for ending in bench.run(1, 1, SLOTS - 1))
     assert holds > 0 or bench.engine._settings.hold_after_s > 0.01

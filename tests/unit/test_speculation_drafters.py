@@ -4,7 +4,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_worker.speculation import ChainedDrafter, Drafting, DraftProgress, ForcedDrafter, NgramDrafter, ReplayDrafter
+from gpu_worker.speculation import (
+    ChainedDrafter,
+    Drafting,
+    DraftProgress,
+    DraftTree,
+    ForcedDrafter,
+    NgramDrafter,
+    ReplayDrafter,
+    merged,
+)
 from gpu_worker.speculation.suffix_automaton import SuffixAutomaton
 from shared.errors import ConfigError
 from shared.sampling_params import SamplingParams
@@ -121,11 +130,11 @@ def test_replay_is_wrong_where_it_is_told_to_be():
 
 def test_drafts_stay_until_the_step_commits():
     progress = DraftProgress(ReplayDrafter([1, 2, 3, 4, 5, 6], 100))
-    assert progress.propose([], 2) == [1, 2]
-    assert progress.propose([], 5) == [1, 2]  # the step is repeated
+    assert progress.propose([], 2).tokens == [1, 2]
+    assert progress.propose([], 5).tokens == [1, 2]  # the step is repeated
     progress.depth = 3
     progress.committed(2)
-    assert progress.propose([1, 9], 2) == [3, 4]
+    assert progress.propose([1, 9], 2).tokens == [3, 4]
     counters = progress.counters
     assert (counters.accepted, counters.verified, counters.rewound) == (1, 2, 1)  # spec 125
     progress.depth = 1  # the drafts led out of the grammar: nothing was compared
@@ -137,16 +146,16 @@ def test_how_many_drafts_a_text_may_have():
     drafting = Drafting("ngram", 4)
     text = Text(tokens=[3])
     drafting.begin(text)
-    assert drafting.propose(text) == [1, 2, 3, 1]
+    assert drafting.propose(text).tokens == [1, 2, 3, 1]
     for most, max_tokens in ((0, 2), (1, 3), (4, 50)):  # the last token of a text needs no draft behind it
         short = Text(tokens=[3], max_tokens=max_tokens)
         drafting.begin(short)
-        assert len(drafting.propose(short)) == most
+        assert len(drafting.propose(short).tokens) == most
     guided = Text(guided=True)
     drafting.begin(guided)
-    assert drafting.propose(guided) == []  # a walk begins with a token of its own
+    assert drafting.propose(guided).tokens == []  # a walk begins with a token of its own
     guided.tokens = [3]
-    assert drafting.propose(guided) == [1, 2, 3, 1]
+    assert drafting.propose(guided).tokens == [1, 2, 3, 1]
 
 
 def test_who_gets_a_drafter():
@@ -163,3 +172,19 @@ def test_who_gets_a_drafter():
         assert type(text.progress.drafter) is wanted, (name, text.params)
     with pytest.raises(ConfigError, match="one of none, ngram, forced, ngram\\+forced"):
         Drafting("magic", 4)
+
+
+def test_guesses_side_by_side_are_one_tree():  # spec R10
+    tree = merged([[1, 2, 3, 4], [1, 5, 6], [7, 8]], 7)
+    assert (tree.tokens, tree.parents) == ([1, 2, 3, 5, 6, 7, 8], [0, 1, 2, 1, 4, 0, 6])
+    assert [tree.parent(node) for node in (1, 4, 7)] == [0, 1, 6]
+    assert merged([[1, 2, 3], [1, 2]], 3) == DraftTree([1, 2]) and merged([], 4) == DraftTree()  # chains have no parents
+
+
+def test_the_ngram_drafter_knows_several_continuations():
+    drafter = NgramDrafter([5, 1, 2, 3, 9, 7, 1, 2, 3, 4, 0, 6, 1, 2, 8, 5, 1, 2])
+    assert drafter.guesses(2, 3) == [[3, 9], [8, 5]]  # after 5 1 2, and after 1 2 where it stood last
+    assert drafter.guesses(2, 1) == [drafter.propose(2)]
+    chained = ChainedDrafter([ReplayDrafter([8, 8], 50), drafter])
+    assert chained.draft(6, 3) == DraftTree([8, 8, 3, 9, 5, 1], [0, 1, 0, 3, 1, 5])
+    assert chained.draft(6, 1).parents == []
