@@ -1,9 +1,9 @@
 """DraftModel: a second, smaller model that guesses for all texts of a step, a forward a guess.
 
 Its content is kept by slot and position as the target's is: what fell is written over. A guess of a guided text stays in the
-grammar. To be matched, a guess is drawn with the very bits that the target will use at its position: the closer both distributions,
-the likelier the same token, and a model that is the target's twin is never wrong. To be rejected or not (spec 121), it is drawn with
-bits of its own, and the distribution comes along.
+grammar. To be matched, a guess is drawn with the very bits that the target will use at its position: the closer both
+distributions, the likelier the same token, and a model that is the target's twin is never wrong. To be rejected or not (spec 121),
+it is drawn with bits of its own, and the distribution comes along.
 """
 
 from __future__ import annotations

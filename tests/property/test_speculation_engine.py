@@ -152,7 +152,7 @@ def test_any_drafts_give_the_same_text(bench, guide, sampling, wrong, tail, copi
             assert usage.drafts_accepted >= len(expected.token_ids) // 2
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(guide=st.integers(0, 4), sampling=st.integers(0, 4), dice=st.integers(0, 1 << 30), copies=st.integers(1, SLOTS - 1))
 def test_any_trees_give_the_same_text(bench, guide, sampling, dice, copies):  # spec 48 125 R10 R18 R19
     expected = bench.without_drafts(guide, sampling)
