@@ -130,12 +130,6 @@ class Sequence:
         """Tokens to write before the golden token is fed."""
         return len(self.request.prompt_token_ids) + len(self.tokens) - 1
 
-    def tell(self) -> list[int]:
-        """Output tokens that the grammar link has not heard, up to the golden token; now they count as told."""
-        base = max(len(self.tokens) - 1, 0)
-        committed, self.told = self.tokens[self.told : base], base
-        return committed
-
     def take(self, token_id: int, logprob: TokenLogprob | None, now_s: float, *, logits: bytes | None = None) -> Delta:
         """Commits a sampled token; ``finish`` is set where it is the last. Returns the piece that may be shown."""
         self._commit(token_id)

@@ -23,6 +23,7 @@ from gpu_worker.sampler.logits_processors import Context, ProcessedRow
 from gpu_worker.sampler.slot_overlay import SlotOverlay
 from gpu_worker.sampler.slot_params import SlotSamplingParams
 from gpu_worker.sequence import Sequence
+from gpu_worker.speculation.draft_rows import tell
 from gpu_worker.speculation.look_ahead import look_ahead
 from shared import metrics
 from shared.bitmask import RowKind, Words, num_words
@@ -52,7 +53,7 @@ class StepRows:
     def _walk(self, sequence: Sequence) -> Walk:
         """Commits what the link has not heard, up to the golden token, and walks the golden token and the drafts. The first row
         needs no walk."""
-        committed = sequence.tell()
+        committed = tell(sequence)
         return Walk(
             sequence.session or 0, row=sequence.slot * self._width, committed=committed, path=_path(sequence),
             parents=_parents(sequence), accepted=len(committed) or -1,

@@ -15,13 +15,19 @@ from shared.bitmask import Words, num_words
 
 
 class Guided(Protocol):
-    """A guided text with a first token: ``slot`` names its rows, ``session`` its matcher."""
+    """A guided text: ``slot`` names its rows, ``session`` its matcher; ``told`` of its output tokens the grammar link has heard."""
 
     slot: int
     session: int | None
     tokens: list[int]
+    told: int
 
-    def tell(self) -> list[int]: ...
+
+def tell(text: Guided) -> list[int]:
+    """Output tokens that the link has not heard, up to the golden token; now they count as told."""
+    base = max(len(text.tokens) - 1, 0)
+    committed, text.told = text.tokens[text.told : base], base
+    return committed
 
 
 class DraftRows:
@@ -38,7 +44,7 @@ class DraftRows:
         return self._link.submit(step, walks, self._buffer) if walks else None
 
     def _walk(self, text: Guided, drafts: list[int]) -> Walk:
-        committed = text.tell()
+        committed = tell(text)
         return Walk(
             text.session or 0, row=text.slot * self._width, committed=committed, path=[text.tokens[-1], *drafts],
             accepted=len(committed) or -1, draft_walk=True,
