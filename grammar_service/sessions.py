@@ -30,9 +30,10 @@ class Answer(NamedTuple):
 
 class Session:
     """One sequence. ``tokens`` is the history the matcher stands at, ``digests`` the digest of each of its prefixes, ``rows`` the
-    rows of the last walk by the digest of their prefix. ``base_row`` is the row of the state it stands at, where the guide goes on
-    from there, ``before_row`` the one before it where ``rows`` is not kept (``unfold``). ``walk_base`` and ``walk_advanced`` are of
-    the last target walk, for the cross-check of the verifier's count (``walk_base`` -1: none, or checked)."""
+    rows of the last walk by the digest of their prefix. ``base_row`` is the row of the state it stands at after a target walk,
+    where the guide goes on from there, ``before_row`` the one before it where ``rows`` is not kept (``unfold``). ``walk_base`` and
+    ``walk_advanced`` are of the last target walk, for the cross-check of the verifier's count (``walk_base`` -1: none, or checked).
+    """
 
     __slots__ = (
         "answered", "apart", "base_row", "before_row", "broken", "digests", "epoch", "handle", "last_used_s", "matcher",
@@ -174,7 +175,7 @@ class Sessions:
         except MaskstreamError as error:  # one request's failure, never the step's (R8)
             return session.fail(error)
         session.answered = (entry, answer)
-        if answer.status is StepStatus.OK and not session.matcher.makes_row():
+        if answer.status is StepStatus.OK and not entry.draft_walk and not session.matcher.makes_row():
             session.base_row = session.rows.get(session.digests[-1])
         return answer
 

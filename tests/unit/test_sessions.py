@@ -52,6 +52,15 @@ def test_after_the_short_way_the_rows_are_known_to_a_walk() -> None:  # spec R9,
     assert bench.session.matcher.native.fills == fills + 1
 
 
+def test_what_only_a_draft_walk_advanced_cannot_have_been_accepted() -> None:  # spec 43, R8
+    bench = Bench(ABC)
+    bench.step()
+    bench.step(1, draft_walk=True)
+    bench.commit(1)  # no target walk has advanced it
+    assert bench.step(2, accepted=1).status is StepStatus.FAILED
+    assert bench.num_plain == 0
+
+
 def test_bits_beyond_the_vocabulary_are_cleared() -> None:  # spec 26
     assert max(ids(Bench(ABC).step().rows[0])) < 70
 
