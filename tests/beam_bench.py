@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 
 import numpy as np
 import torch
@@ -25,6 +26,14 @@ SLOTS, MAX_LENGTH, SEED = 12, 96, 5
 PROMPT = [70, 71]
 
 
+def odd(logits, contexts):
+    """A processor that forbids even tokens after an even one."""
+    for row, context in zip(logits, contexts, strict=True):
+        if not [*context.prompt, *context.output][-1] % 2:
+            row[::2] = -torch.inf
+    return logits
+
+
 class Bytes:
     """A byte is a token."""
 
@@ -44,7 +53,9 @@ class Bench:
         self.replies = queue.SimpleQueue()
         clock = MonotonicClock()
         self.outcomes = Outcomes(lambda sent: [self.replies.put(m) for _, m in sent], clock, self.vocabulary.size)
-        self.model = Model("bench", self.vocabulary, Bytes(), shape.max_length, max_slots=slots)
+        self.model = Model(
+            "bench", self.vocabulary, Bytes(), shape.max_length, processors={"odd": odd}, max_slots=slots
+        )  # fmt: skip
         chosen = WorkerSettings(max_slots=slots, **settings)
         self.engine = Engine(
             chosen, self.pipeline, self.real.link, Scheduler(slots, 32), Requests(self.vocabulary), self.outcomes, clock
@@ -71,15 +82,12 @@ class Bench:
         self.pipeline.close()
         self.real.close()
 
-    def submit(self, guide=None, prompt=PROMPT, **params):
+    def submit(self, guide=None, prompt=PROMPT, reasoning=None, **params):
         self.number += 1
         message = Generate(
-            request_id=str(self.number),
-            prompt_token_ids=list(prompt),
-            structured_outputs=guide,
-            stream=False,
+            request_id=str(self.number), prompt_token_ids=list(prompt), structured_outputs=guide, reasoning=reasoning, stream=False,
             sampling_params=params,
-        )
+        )  # fmt: skip
         now_s = MonotonicClock().now_s()
         self.engine.submit(admit(message, b"c", self.model, now_s=now_s, deadline_s=60.0, max_deadline_s=60.0))
         return message.request_id
@@ -87,6 +95,13 @@ class Bench:
     def wait(self, count=1):
         """Endings of that many requests, by their ids."""
         return {ending.request_id: ending for ending in (self.replies.get(timeout=90) for _ in range(count))}
+
+    def until_begun(self, num_tokens):
+        """Waits until some text has that many tokens."""
+        end_s = time.monotonic() + 60
+        while not any(len(s.tokens) >= num_tokens for state in list(self.engine.requests.by_key.values()) for s in state.sequences):
+            assert time.monotonic() < end_s
+            time.sleep(0.002)
 
     def beams(self, guide=None, **params):
         """The ending of one beam search."""

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from shared.errors import TooLarge
+from shared.gate import Gate
 from shared.protocol import Done, Failed
 from tests.beam_bench import PROMPT, Bench, expected, logits_after, texts_of
 
@@ -154,6 +155,43 @@ def test_stop_words_end_a_beam_like_an_end_token(bench):  # spec 114 116 118
         assert bytes(choice.token_ids[:-1]).find(word.encode()) < 0
 
 
+def test_processors_see_each_beams_text(bench):  # R11
+    def change(output, x):
+        x = x.clone()
+        if not [*PROMPT, *output][-1] % 2:
+            x[::2] = -torch.inf
+        return x
+
+    ending = bench.beams(best_of=4, n=4, max_tokens=12, logits_processors=["odd"])
+    same(ending, expected(bench.vocabulary, width=4, max_tokens=12, change=change))
+
+
+def test_the_prompts_log_probabilities_come_once(bench):
+    ending = bench.beams(best_of=3, n=3, max_tokens=4, prompt_logprobs=0, prompt=[70, 71, 72, 73])
+    assert [entry.token_id for entry in ending.prompt_logprobs] == [71, 72, 73]
+    for at, entry in enumerate(ending.prompt_logprobs):
+        x = logits_after(bench.vocabulary, [70, 71, 72, 73][: at + 1]).double()
+        assert entry.logprob == pytest.approx(float(x[entry.token_id] - torch.logsumexp(x, 0)), abs=1e-4)
+
+
+def test_beams_behind_a_reasoning_gate(bench):  # R21: a fork is a fork of gate and matcher
+    gate = Gate(end="=", budget=3)
+
+    def behind(output):
+        """Free text, three tokens of it at most, then the marker, then the guide."""
+        marker = ord("=")
+        if marker in output:
+            return allowed(output[output.index(marker) + 1 :])
+        free = set(range(256)) if len(output) < 3 else set()
+        return free | {marker}
+
+    ending = bench.beams(GUIDE, reasoning=gate, best_of=4, n=4, max_tokens=14)
+    assert isinstance(ending, Done), ending
+    for choice in ending.choices:
+        assert all(token in behind(choice.token_ids[:at]) for at, token in enumerate(choice.token_ids))
+    same(ending, expected(bench.vocabulary, width=4, max_tokens=14, allowed=behind))
+
+
 def test_holds_change_nothing(holding):  # R18
     holding.beams(GUIDE, max_tokens=2)  # compiled: all begin together
     company = holding.submit(max_tokens=90, ignore_eos=True, temperature=1.0, seed=1)
@@ -215,10 +253,10 @@ def test_services_that_die_in_mid_search_change_nothing(tmp_path):  # R9 R18 R21
         replays = 0
         for _ in range(2):
             ids = [bench.submit(GUIDE, use_beam_search=True, best_of=4, n=4, max_tokens=14, length_penalty=2.0) for _ in range(3)]
-            time.sleep(0.04)
+            bench.until_begun(3)
             bench.real.kill(home)
             endings = bench.wait(3)
-            home = next(name for name in endings[ids[0]].services if name in bench.real.services)
+            home = next(name for ending in endings.values() for name in ending.services if name in bench.real.services)
             for request_id in ids:
                 same(endings[request_id], wanted)
                 replays += endings[request_id].usage.replays
@@ -234,7 +272,7 @@ def test_slots_that_were_given_back_change_nothing(tmp_path):  # R9: the prompt 
     try:
         bench.beams(GUIDE, max_tokens=2)
         ours = bench.submit(GUIDE, use_beam_search=True, best_of=4, n=4, max_tokens=14)
-        time.sleep(0.05)
+        bench.until_begun(3)
         bench.real.kill(next(iter(bench.real.services)))
         others = [bench.submit(max_tokens=20, ignore_eos=True, temperature=1.0, seed=n) for n in range(6)]
         endings = bench.wait(6)
