@@ -94,7 +94,7 @@ def tokens(pipeline: Pipeline, steps: int) -> list[list[int]]:
     return taken
 
 
-# spec R12 131 134
+# spec R12 56 57 131 134
 def test_graph_eager_and_host_give_the_same_tokens(make: Maker) -> None:
     graph, eager = tokens(make(), 60), tokens(make(eager=True), 60)
     assert graph == eager
@@ -180,6 +180,7 @@ def test_a_slot_that_changed_its_owner_is_idle(make: Maker) -> None:
     assert collect(pipeline).action[4] == SlotAction.IDLE
 
 
+# spec 51 54 58
 def test_the_watchdog_needs_no_interpreter_lock(make: Maker) -> None:
     """The lock is held for 2 s inside a pending wait; the device was let go after 0.3 s all the same."""
     pipeline = make(last_resort_s=0.3)

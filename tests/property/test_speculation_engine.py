@@ -140,7 +140,7 @@ def bench(request, tmp_path_factory):
     guide=st.integers(0, 4), sampling=st.integers(0, 4), wrong=st.sets(st.integers(0, MOST), max_size=10),
     tail=st.lists(st.integers(0, 255), max_size=6), copies=st.integers(1, SLOTS - 1),
 )  # fmt: skip
-def test_any_drafts_give_the_same_text(bench, guide, sampling, wrong, tail, copies):  # spec 43 45 125 R6 R18 R19
+def test_any_drafts_give_the_same_text(bench, guide, sampling, wrong, tail, copies):  # spec 43 45 46 125 R6 R18 R19
     expected = bench.without_drafts(guide, sampling)
     bench.drafting.script, bench.drafting.wrong, bench.drafting.tail = expected.token_ids, wrong, tail
     bench.drafting.dice = None

@@ -66,7 +66,7 @@ def test_the_next_launch_feeds_the_token_of_the_last(pipeline):
     assert tokens[1:] == [greedy(tokens[: n + 1]) for n in range(5)]
 
 
-def test_two_launches_in_flight(pipeline):
+def test_two_launches_in_flight(pipeline):  # spec 52
     admit(pipeline, 0, 1, [65])
     first, second = pipeline.launch(), pipeline.launch()
     with pytest.raises(RuntimeError, match="in flight"):
@@ -209,7 +209,7 @@ def test_a_failing_prefill_does_not_end_the_device(pipeline):
     assert result.token[1] == greedy([66])
 
 
-def test_close_releases_what_waits():
+def test_close_releases_what_waits():  # spec 54
     pipeline = HostPipeline(make_runner(), last_resort_s=600.0)
     admit(pipeline, 0, 1, [65])
     pipeline.launch()

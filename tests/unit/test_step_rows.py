@@ -15,6 +15,7 @@ from gpu_worker.speculation import ReplayDrafter
 from gpu_worker.step_rows import RING, StepRows
 from shared.bitmask import num_words, token_ids
 from shared.protocol import Generate
+from shared.sampling_params import SamplingParams
 from tests.requests_of import ByteEncoder
 from tests.toy_service import STOP, VOCAB_SIZE, ToyService, allowed_after, toy_plan, vocabulary
 
@@ -69,7 +70,7 @@ def bench():
         yield Bench(stack)
 
 
-def test_rows_follow_the_tokens(bench):  # spec 30: the first row needs no token
+def test_rows_follow_the_tokens(bench):  # spec 29 30: the first row needs no token, each later one takes the golden token
     sequence = bench.sequence(1)
     prefix = []
     for token in (1, 3, 4, 6):
@@ -151,7 +152,7 @@ def test_log_probabilities_where_one_asks(bench):
     assert bench.seen(plain, asks)[0].num_logprobs == 3
 
 
-def test_another_owner_is_noticed(bench):
+def test_another_owner_is_noticed(bench):  # spec 41
     sequence = bench.sequence(0, guided=False)
     bench.params.set(0, 99, sequence.request.params.resolve(), 0, 0)
     bench.step(sequence)
@@ -159,7 +160,20 @@ def test_another_owner_is_noticed(bench):
         bench.seen(sequence)
 
 
-def test_unguided_batches_ask_nobody(bench):
+def test_a_descriptor_is_a_snapshot(bench):  # spec 40
+    """What happens to its sequence afterwards does not reach a launch that is sealed."""
+    sequence = bench.sequence(0, temperature=0.5, top_k=7)
+    bench.step(sequence)
+    descriptor, _ = bench.seen(sequence)
+    sequence.take(1, None, 1.0)
+    sequence.epoch, sequence.slot = 9, 2
+    bench.params.set(0, 99, SamplingParams(temperature=2.0).resolve(), 8, 1)
+    rows = descriptor.rows
+    assert [float(rows.temperature[0]), int(rows.top_k[0]), int(rows.seed[0]), int(rows.offset[0])] == [0.5, 7, 7, 0]
+    assert (descriptor.epoch.tolist(), descriptor.action[0]) == ([1, 0, 0], SlotAction.GUIDED)
+
+
+def test_unguided_batches_ask_nobody(bench):  # spec 55
     sequence = bench.sequence(0, guided=False)
     assert bench.rows.submit(1, [sequence]) is None
     assert bench.rows.take(1, None, [sequence]) == []
@@ -183,7 +197,7 @@ class WideBench(Bench):
         return token_ids(descriptor.bitmask[sequence.slot * 4 + position].numpy(), VOCAB_SIZE).tolist()
 
 
-def test_rows_of_all_positions_come_in_one_answer():  # spec 24 25 43
+def test_rows_of_all_positions_come_in_one_answer():  # spec 22 24 25 43
     with ExitStack() as stack:
         bench = WideBench(stack)
         sequence = bench.sequence(1)
@@ -223,7 +237,7 @@ def test_drafts_without_a_row_are_not_sampled():  # spec 45 R6
         assert all(bench.allowed(descriptor, sequence, at) == [] for sequence in (refused, ended) for at in (2, 3))
 
 
-def test_rows_of_all_positions_move_to_the_next_launch():
+def test_rows_of_all_positions_move_to_the_next_launch():  # spec 49: a step that is repeated repeats its drafts
     with ExitStack() as stack:
         bench = WideBench(stack)
         sequence = bench.sequence(1)
