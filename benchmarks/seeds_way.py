@@ -26,7 +26,7 @@ def run_rest(
     pinned = torch.from_numpy(launch.descriptor["rows"])
     rows.bitmask[: sizes.rows].copy_(pinned, non_blocking=True)
     step_begin(launch.descriptor, step.head, state, rows, step.more, replace(sizes, words=0), shape.width, stream)
-    apply_bitmask(logits, rows.bitmask, rows.index, rows.status, runner.vocab_size)
+    apply_bitmask(logits, rows.bitmask, None, rows.status, runner.vocab_size)
     unguided = rows.status.masked_fill(rows.status == 1, 0)
     sample_into(out, logits, rows.rows, vocab_size=runner.vocab_size, row_status=unguided)
     step_commit(state, out.token, out.status, None, launch.result, sizes, shape.width, stream)
