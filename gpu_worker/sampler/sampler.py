@@ -108,7 +108,7 @@ def _sample(
 
 def sample_inputs(logits: torch.Tensor, descriptor: Descriptor, action: NDArray[np.int32], vocab_size: int) -> SampleInputs:
     """The rows of a launch, a row a slot, as the sampler reads them: logits [slots, V] with parameters, masks and overlay."""
-    index, status = torch.arange(len(action), dtype=torch.int32), torch.from_numpy(np.minimum(action, SlotAction.HOLD))
+    index, status = torch.arange(len(action), dtype=torch.int32), torch.from_numpy(action)
     rows, overlay = _parameters(descriptor), descriptor.overlay
     return SampleInputs(logits, rows, vocab_size, descriptor.bitmask, index, status, overlay=overlay)
 

@@ -192,3 +192,36 @@ def test_the_cache_goes_in_under_the_name_that_the_library_has() -> None:
     assert (cache_argument(Old()), cache_argument(New())) == ("past_key_values", "cache")
     with pytest.raises(ConfigError, match="takes no cache"):
         cache_argument(Without())
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_each_node_of_a_tree_sees_its_own_path(architecture: str) -> None:  # spec R10
+    model, runner = model_of(architecture), make(model_of(architecture), width=6)
+    feed(runner, 1, TOKENS[:9])
+    nodes, parents = [TOKENS[9], 40, 50, 60, 70, 80], [-1, 0, 0, 2, 1, 3]
+    tokens, above = torch.zeros((4, 6), dtype=torch.int64), torch.arange(-1, 5).repeat(4, 1)
+    tokens[1], above[1] = torch.tensor(nodes), torch.tensor(parents)
+    position = torch.tensor([0, 9, 0, 0])
+    logits = runner.decode(tokens, position, torch.tensor([0, 6, 0, 0]), above)[1].clone()
+    paths: list[list[int]] = []
+    for node, parent in enumerate(parents):
+        paths.append([*(paths[parent] if parent >= 0 else []), nodes[node]])
+        expected = library_logits(model, [*TOKENS[:9], *paths[node]])[-1]
+        torch.testing.assert_close(logits[node], expected, rtol=1e-4, atol=1e-5)
+    runner.keep(1, 9, [0, 2, 3])  # its content goes on behind the second child of the root
+    text = [*TOKENS[:9], *paths[3]]
+    after = decode(runner, {1: ([90, 91], 12)})[1, :2]
+    torch.testing.assert_close(after, library_logits(model, [*text, 90, 91])[-2:], rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_no_tree_is_refused() -> None:
+    runner = make(model_of(), width=3)
+    feed(runner, 0, TOKENS[:4])
+    tokens, lengths = torch.zeros((4, 3), dtype=torch.int64), torch.tensor([3, 0, 0, 0])
+    with pytest.raises(ValueError, match="must stand before it"):
+        runner.decode(tokens, lengths + 1, lengths, torch.tensor([[-1, 1, 0]] * 4))
+    for nodes in ([0, 2, 1], [0, 3], [0, 0]):
+        with pytest.raises(ValueError, match="no path"):
+            runner.keep(0, 4, nodes)
+    with pytest.raises(ValueError, match="leave"):
+        runner.keep(0, 63, [0, 2])
