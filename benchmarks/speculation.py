@@ -1,7 +1,7 @@
 """Drafts on JSON with the demo model, on this machine's CPU: tokens a forward and the speed beside the same worker without drafts.
 
-One request at a time, greedy and sampled; the forward of every drafting worker is K + 1 wide, which costs a CPU more than it costs a
-GPU. The tokens of each worker are compared with those of the worker without drafts: a model's logits differ in the last bits when
+One request at a time, greedy and sampled; the forward of a drafting worker is K + 1 wide, which costs a CPU more than it costs a GPU.
+The tokens of each worker are compared with those of the worker without drafts: a model's logits differ in the last bits when
 the shape of its forward changes, so a text may go another way where two tokens are nearly as likely.
 """
 
@@ -32,7 +32,10 @@ ORDER: dict[str, Any] = {
         "customer_identification": {"type": "string", "maxLength": 12},
         "delivery_address": {
             "type": "object",
-            "properties": {"street_name": {"type": "string", "maxLength": 16}, "postal_code": {"type": "integer", "maximum": 99999}},
+            "properties": {
+                "street_name": {"type": "string", "maxLength": 16},
+                "postal_code": {"type": "integer", "maximum": 99999},
+            },
             "required": ["street_name", "postal_code"],
             "additionalProperties": False,
         },
@@ -45,8 +48,8 @@ ORDER: dict[str, Any] = {
 PROMPTS = [
     "Extract as JSON: Anna Meyer, Lindenstrasse 5, 10969, pays by credit card, signature needed.",
     "Extract as JSON: B. Okafor, 12 Palm Road, 90210, bank transfer, leave at the door.",
-    'Repeat this as JSON: {"customer_identification": "C-77", "delivery_address": {"street_name": "Hill Lane", "postal_code": 4711}, '
-    '"payment_method": "cash_on_delivery", "requires_signature_on_delivery": true}',
+    'Repeat this as JSON: {"customer_identification": "C-77", "delivery_address": {"street_name": "Hill Lane", "postal_code": '
+    '4711}, "payment_method": "cash_on_delivery", "requires_signature_on_delivery": true}',
 ]
 
 

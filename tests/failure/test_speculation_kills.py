@@ -1,4 +1,4 @@
-"""Mixed schemas with drafts, chains and trees, while grammar services are killed: each finished guided text is one of its language."""
+"""Mixed schemas with drafts, chains and trees, while services are killed: each finished guided text is one of its language."""
 
 from __future__ import annotations
 

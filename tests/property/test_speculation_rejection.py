@@ -1,5 +1,5 @@
-"""Rejection keeps the distribution of texts: a draft model that is wrong in its own way, chains of its draws, guided and not. What is
-counted is the whole text, so that acceptance, residual, bonus and what follows them are all in it."""
+"""Rejection keeps the distribution of texts: a draft model that is wrong in its own way, chains of its draws, guided and not.
+What is counted is the whole text, so that acceptance, residual, bonus and what follows them are all in it."""
 
 from types import SimpleNamespace
 
