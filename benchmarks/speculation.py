@@ -1,6 +1,6 @@
 """Drafts on JSON with the demo model, on this machine's CPU: tokens a forward and the speed beside the same worker without drafts.
 
-One request at a time, greedy and sampled; the forward of a drafting worker is K + 1 wide, which costs a CPU more than it costs a GPU.
+One request at a time, greedy and sampled; a drafting worker's forward is K + 1 wide, which costs a CPU more than it costs a GPU.
 The tokens of each worker are compared with those of the worker without drafts: a model's logits differ in the last bits when
 the shape of its forward changes, so a text may go another way where two tokens are nearly as likely.
 """
