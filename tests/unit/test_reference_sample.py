@@ -266,3 +266,19 @@ def test_the_bits_are_those_of_seed_offset_and_purpose(purpose):  # spec 88, R18
     bits = int(random_bits(np.uint64(seed), np.uint64(offset), np.uint64(purpose)))
     result = sample(torch.zeros(1, 4096), SampleRows.uniform(1, seed=seed, offset=offset, purpose=purpose), vocab_size=4096)
     assert result.token.tolist() == [bits >> 52]
+
+
+def test_token_and_distribution_come_from_one_call():  # spec 123: what a draft is verified with is what it was drawn from
+    logits = torch.randn(64, 50, generator=torch.Generator().manual_seed(3)) * 3
+    made = []
+    for seed in (1, 2):
+        rows = SampleRows.uniform(64, seed=seed, temperature=0.8, top_k=12, top_p=0.9)
+        rows.offset = torch.arange(64)
+        made.append(sample(logits, rows, vocab_size=50, return_probs=True, return_descriptor=True))
+    first, second = made
+    drawn = first.probs.gather(1, first.token[:, None].long())
+    assert (drawn > 0).all()
+    assert torch.allclose(first.probs.sum(1), torch.ones(64))
+    assert torch.equal(first.probs, second.probs) and not torch.equal(first.token, second.token)
+    assert ((first.probs > 0).sum(1) <= 12).all()
+    assert (first.descriptor.mass > 0).all()
