@@ -20,10 +20,10 @@ def verdict(schema: Any, value: Any) -> bool | None:
     """Whether ``value`` is valid, formats included; None where the two differ, or a number is beyond what they can hold."""
     if not _finite(value):
         return None
-    first = bool(validator_for(schema)(schema, format_checker=FormatChecker()).is_valid(value))
     try:
+        first = bool(validator_for(schema)(schema, format_checker=FormatChecker()).is_valid(value))
         second = bool(jsonschema_rs.validator_for(schema, validate_formats=True).is_valid(value))
-    except ValueError:  # a pattern that it cannot read
+    except (ValueError, TypeError):  # a pattern that one cannot read; additionalItems beside a boolean items
         return None
     return first if first == second else None
 

@@ -35,7 +35,7 @@ def compile_schema(
     except RecursionError as error:
         raise GrammarTooLarge("the schema refers to itself too deeply in place", keyword="$ref") from error
     if grammar is None and solver.cut:
-        raise GrammarTooLarge("the schema's alternatives combine in too many ways: write fewer, or make them disjoint")
+        raise GrammarTooLarge("nothing is left of the schema once it is cut to what can be written: write fewer alternatives of it")
     if grammar is None:
         raise Unsatisfiable("no finite JSON value fits the schema", pointer="", keyword="")
     text = (EbnfText if ebnf else LarkText)(grammar, max_whitespace).text()

@@ -25,10 +25,15 @@ ANY_INTEGER = whole_language("-?(?:0|[1-9][0-9]*)")
 PLAIN_NUMBER = whole_language(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?")
 ZEROS = rep(chars((0x30, 0x30)), 0, None)
 MINUS = literal("-")
-# A small exponent, so that no binary reading of the number becomes zero or infinite.
-_NOT_NEGATIVE = whole_language(r"(?:0|[1-9][0-9]{0,20})(?:\.[0-9]{1,20})?(?:[eE][+-]?[0-9]{1,2})?")
+# With an exponent only small ones, so that no binary reading of the number becomes zero; without one any size may be written, since
+# the sign of a number stays even where a reader rounds it to infinity.
+_NOT_NEGATIVE = alt(
+    whole_language(r"(?:0|[1-9][0-9]*)(?:\.[0-9]+)?"),
+    whole_language(r"(?:0|[1-9][0-9]{0,20})(?:\.[0-9]{1,20})?[eE][+-]?[0-9]{1,2}"),
+)
 _POSITIVE = alt(
-    whole_language(r"[1-9][0-9]{0,20}(?:\.[0-9]{1,20})?(?:[eE][+-]?[0-9]{1,2})?"),
+    whole_language(r"[1-9][0-9]*(?:\.[0-9]+)?"),
+    whole_language(r"[1-9][0-9]{0,20}(?:\.[0-9]{1,20})?[eE][+-]?[0-9]{1,2}"),
     whole_language(r"0\.[0-9]{0,19}[1-9][0-9]{0,19}(?:[eE][+-]?[0-9]{1,2})?"),
 )
 MAX_SUFFIXES = 1_000

@@ -74,7 +74,9 @@ def _written(writer: Writer, case: Objects, last: tuple[Keys, Expr] | None) -> l
     if writer.any_order and not _uncountable(case, members, tail) and (symbol := _unordered(case, members, tail, end)) is not None:
         return [(OPEN, symbol, CLOSE)]
     if len(members) > 1 or (members and tail is not None):
-        writer.narrower(f"#{case.origin}: properties are written in the order of the schema, those it does not declare last")
+        writer.narrower(
+            f"#{case.origin}: properties are written in the order of the schema, those it does not declare last", cut=False
+        )
     if case.low == 0 and case.high is None:
         return [(OPEN, *_chain(writer, members, tail, end), CLOSE)]
     return [(OPEN, _counting(writer, case, members, tail, end), CLOSE)]

@@ -116,8 +116,10 @@ class GrammarWriter:
     def refuse(self, pointer: str, keyword: str, message: str) -> None:
         self._solver.unsupported(pointer, keyword, message)
 
-    def narrower(self, message: str) -> None:
+    def narrower(self, message: str, *, cut: bool = True) -> None:
+        """``cut``: whole values are left out, so that an empty grammar proves nothing."""
         self._solver.warn(message)
+        self._solver.cut |= cut
 
     def is_empty(self, expr: Expr) -> bool:
         return self._solver.is_empty(expr)

@@ -21,12 +21,12 @@ from grammar_service.plan import plan_guide
 from shared.errors import MaskstreamError
 from tests.engine_probe import ByteMatcher, matcher_of, producible, walk
 from tests.schema_strategy import documents, values
+from tests.verdicts import keywords_of
 
 EXAMPLES = int(os.environ.get("SCHEMA_EXAMPLES", "150"))
 DEPTH = int(os.environ.get("SCHEMA_DEPTH", "3"))
 RELAXED = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 WALKS = 20
-NAMED = ("properties", "patternProperties", "dependentSchemas", "$defs")
 counts: Counter[str] = Counter()
 by_keyword: Counter[tuple[str, str]] = Counter()
 OUTCOMES = ("exact", "narrower", "rewritten", "refused", "unsatisfiable")
@@ -49,24 +49,9 @@ def _valid(schema: Any, value: Any) -> bool:
         raise
 
 
-def _keywords(schema: Any) -> set[str]:
-    """Names at the places of keywords: everything but the names of properties and the values of enum and const."""
-    if isinstance(schema, list):
-        return {name for part in schema for name in _keywords(part)}
-    if not isinstance(schema, dict):
-        return set()
-    found = set(schema) - {"$defs"}
-    for name, part in schema.items():
-        if name in NAMED:
-            found |= _keywords(list(part.values()))
-        elif name not in ("enum", "const", "dependentRequired"):
-            found |= _keywords(part)
-    return found
-
-
 def _record(schema: Any, *outcomes: str) -> None:
     counts.update(outcomes)
-    by_keyword.update((name, outcome) for name in _keywords(schema) for outcome in outcomes)
+    by_keyword.update((name, outcome) for name in keywords_of(schema) for outcome in outcomes)
 
 
 @RELAXED
