@@ -9,6 +9,8 @@ import time
 import numpy as np
 import torch
 
+from gpu_worker.cuda_pipeline import CudaPipeline, step_shapes, step_sizes
+from gpu_worker.pipeline import MAX_IN_FLIGHT
 from gpu_worker.step_buffers import LaunchBuffers, StepBuffers
 from gpu_worker.step_device import StepDevice
 from gpu_worker.watchdog import FLAG
@@ -225,3 +227,23 @@ class EmulatedDevice(StepDevice):
             counts = p.counts[slot].numpy()
             counts[token] += counts[token] < 65535
             p.counted[slot].numpy()[token >> 5] |= np.uint32(1 << (token & 31)).view(np.int32)
+
+
+class Emulated(CudaPipeline):
+    """With a device made for it. ``listed``: how small the lists are."""
+
+    def __init__(self, runner, last_resort_s=20.0, *, listed=1 << 12, kept=2):
+        self.sizes = step_sizes(runner)
+        object.__setattr__(self.sizes, "listed", listed)
+        object.__setattr__(self.sizes, "kept", kept)
+        shell = EmulatedDevice.__new__(EmulatedDevice)
+        super().__init__(runner, last_resort_s, device=_Later(shell, self.sizes, runner))
+        shell.__init__(runner, self.sizes, step_shapes(runner), self._watchdog, MAX_IN_FLIGHT)
+        self._device, self._ring = shell, shell.ring
+
+
+class _Later:
+    """Stands in until the watchdog is there."""
+
+    def __init__(self, shell, sizes, runner):
+        self.sizes, self.ring, self.shapes = sizes, [], step_shapes(runner)

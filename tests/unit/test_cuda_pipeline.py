@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from gpu_worker import ranges
-from gpu_worker.cuda_pipeline import CudaPipeline, step_shapes, step_sizes
+from gpu_worker.cuda_pipeline import CudaPipeline
 from gpu_worker.descriptor import Descriptor, SlotAction
-from gpu_worker.pipeline import MAX_IN_FLIGHT, HostPipeline
+from gpu_worker.pipeline import HostPipeline
 from gpu_worker.sampler.tiers import is_plain
 from kernels.reference import Overlay, TokenList
 from shared import metrics
@@ -16,27 +16,7 @@ from shared.bitmask import num_words, pack
 from shared.errors import ConfigError
 from shared.sampling_params import SamplingParams
 from tests.step_bench import FEATURES, SIZE, SLOTS, WIDTH, every_feature, make_runner, parameters, speculate
-from tests.step_emulation import EmulatedDevice
-
-
-class Emulated(CudaPipeline):
-    """With a device made for it. ``listed``: how small the lists are."""
-
-    def __init__(self, runner, last_resort_s=20.0, *, listed=1 << 12, kept=2):
-        self.sizes = step_sizes(runner)
-        object.__setattr__(self.sizes, "listed", listed)
-        object.__setattr__(self.sizes, "kept", kept)
-        shell = EmulatedDevice.__new__(EmulatedDevice)
-        super().__init__(runner, last_resort_s, device=_Later(shell, self.sizes, runner))
-        shell.__init__(runner, self.sizes, step_shapes(runner), self._watchdog, MAX_IN_FLIGHT)
-        self._device, self._ring = shell, shell.ring
-
-
-class _Later:
-    """Stands in until the watchdog is there."""
-
-    def __init__(self, shell, sizes, runner):
-        self.sizes, self.ring, self.shapes = sizes, [], step_shapes(runner)
+from tests.step_emulation import Emulated
 
 
 # spec R11 93 100 101 102 103 105 106 111 112 127
