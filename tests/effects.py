@@ -40,8 +40,9 @@ class EffectBench(Bench):
             if sequence.finish is None and may_draft(sequence.params):
                 if sequence.progress.drafter is None:
                     sequence.progress.drafter = ReplayDrafter(self._scripts[sequence.slot], V, WRONG)
-                if drafts := self._drafting.propose(sequence):
-                    self.pipeline.draft(sequence.slot, drafts)
+                tree = self._drafting.propose(sequence)
+                if tree.tokens:
+                    self.pipeline.draft(sequence.slot, tree.tokens, tree.parents)
         return super().launch(held, offsets)
 
 
