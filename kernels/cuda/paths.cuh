@@ -122,6 +122,27 @@ DEV u64* gather_sparse(Sampler& q, bool greedy, u32& n, i32& status) {
 }
 #endif
 
+// After the first pass: the keys of the largest dense logit (with its tile) and of the largest changed one, 0 for none; NaN.
+DEV void row_maximum(Sampler& q, const Sampler::Peak& p, u64& dense, u64& changed) {
+    changed = 0;
+    q.nan = has_nan(p.nan_word);
+    q.o.each(q.b, [&](float x, u32 column) {
+        q.nan |= x != x;
+        if (x > NEG_INF) changed = changed > order_key(x, column) ? changed : order_key(x, column);
+    });
+    if (q.nan) q.s.nan = 1;  // seen by all after the barrier of the maximum
+    dense = q.b.max(p.best > NEG_INF ? (u64)ordered(p.best) << 32 | (u32)~p.tile : 0);
+    q.nan = q.s.nan;
+    if (q.o.active) changed = q.b.max(changed);
+#if C > 1
+    const u64* slot = q.b.show(dense, changed, q.nan);
+    dense = q.b.peek_max(slot);
+    if (OVERLAY) changed = q.b.peek_max(slot + 1);
+    q.nan = q.b.peek_max(slot + 2) != 0;
+#endif
+    q.xmax = unordered((u32)((dense > changed ? dense : changed) >> 32));
+}
+
 DEV void finish_one_hot(Sampler& q, const Output& out, u64 dense, u64 changed, i32 status) {
     u32 tile = ~(u32)dense;
     bool dense_wins = dense >> 32 >= changed >> 32 && dense;
@@ -141,24 +162,15 @@ DEV void finish_one_hot(Sampler& q, const Output& out, u64 dense, u64 changed, i
 }
 
 #if !GREEDY_ONLY
-// At least the k largest of the row (all that reach a common bound), in the leader, sorted; bound: that bound. False: too
-// many, the row goes on by histograms.
-DEV bool merge_candidates(Sampler& q, Sampler::Peak& p, u32 k, u64*& keys, u32& n) {
-    u32 key, part;
-    q.kth_lanes(p.lane0(), p.lane1(), k, C > 1 ? (k + C - 1) / C : 0, key, part);
-#if C > 1  // the best common bound: any CTA's k-th, or the least of all their (k / C)-ths
-    const u64* slot = q.b.show(key, ~part);
-    key = max((u32)q.b.peek_max(slot), ~(u32)q.b.peek_max(slot + 1));
-#endif
-    const float bound = q.bound_of(key);
-    STAGE(q, 12)
+// All of the row that reach a common bound, in the leader, sorted. False: too many.
+DEV bool list_above(Sampler& q, const Sampler::Peak& p, float bound, u64*& keys, u32& n) {
     q.relist(p, bound);
     __syncthreads();
     STAGE(q, 13)
     n = q.s.listed;
     keys = nullptr;
 #if C > 1
-    slot = q.b.show(n);
+    const u64* slot = q.b.show(n);
     u32 there = q.b.lane < C ? (u32)q.b.peek(slot, q.b.lane) : 0, counts[C];
     n = 0;
     bool over = false;
@@ -185,6 +197,19 @@ DEV bool merge_candidates(Sampler& q, Sampler::Peak& p, u32 k, u64*& keys, u32& 
     keys = sort_list(q.b, q.s.list, n, q.s.spare);
 #endif
     return true;
+}
+
+// At least the k largest of the row (all that reach a common bound), in the leader, sorted; bound: that bound. False: too
+// many, the row goes on by histograms.
+DEV bool merge_candidates(Sampler& q, Sampler::Peak& p, u32 k, u64*& keys, u32& n) {
+    u32 key, part;
+    q.kth_lanes(p.lane0(), p.lane1(), k, C > 1 ? (k + C - 1) / C : 0, key, part);
+#if C > 1  // the best common bound: any CTA's k-th, or the least of all their (k / C)-ths
+    const u64* slot = q.b.show(key, ~part);
+    key = max((u32)q.b.peek_max(slot), ~(u32)q.b.peek_max(slot + 1));
+#endif
+    STAGE(q, 12)
+    return list_above(q, p, q.bound_of(key), keys, n);
 }
 
 // Rows whose filters end outside any list, and those of extreme temperatures. A copy of the state: its original stays in registers.

@@ -52,6 +52,7 @@ enum { DEAD = 1, NAN_SEEN = 2, POS_INF_SEEN = 4, HELD = 8 };
 
 #include "launch.cuh"
 #include "paths.cuh"
+#include "values.cuh"
 
 extern "C" __global__ void __launch_bounds__(NT, MIN_CTAS) sample(const __grid_constant__ Args a) {
     Smem& s = *(Smem*)shared_bytes;
@@ -64,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(NT, MIN_CTAS) sample(const __grid_c
 #endif
     const u32 row = blockIdx.x / C;
     const Output out = {a, row};
-    if (threadIdx.x == 0) s.listed = s.nan = 0;
+    if (threadIdx.x == 0) s.listed = s.nan = s.zeros = s.strays = 0;
     i32 kind = status_of(a.mask, row);
     if (kind != GUIDED && kind != UNGUIDED) {
         if (threadIdx.x == 0 && blockIdx.x % C == 0) out.nothing(HELD);
@@ -75,6 +76,13 @@ extern "C" __global__ void __launch_bounds__(NT, MIN_CTAS) sample(const __grid_c
     const Filters f(a, row);
     u32 allowed = open_row(q.r, a.mask, a.logits + row * a.stride, row, q.b.rank, q.b.tid, q.o.active);
     i32 status = 0;
+    const bool top_k = !GREEDY_ONLY && !f.greedy && f.top_k && (u32)f.top_k < q.r.limit;
+    const bool top_p = !GREEDY_ONLY && !f.greedy && !top_k && f.nucleus();
+    const bool by_values = VALUES && top_p && !q.o.active;  // changed logits have any fp32 value
+    const bool nucleus = top_p && !by_values;
+    if (by_values)
+#pragma unroll 1
+        for (u32 i = q.b.tid; i < LIST_CAP; i += NT) s.list[i] = 0;
     __syncthreads();
     if (q.o.active) q.o.build(q.b);
     STAGE(q, 1)
@@ -98,31 +106,21 @@ extern "C" __global__ void __launch_bounds__(NT, MIN_CTAS) sample(const __grid_c
         q.scale = Scale::of(q.xmax, f.temperature);
     }
 #endif
+#if VALUES
+    if (!keys && by_values) {
+        const Sampler copy = q;
+        nucleus_row(copy, f, out);
+        done = true;
+    } else
+#endif
     if (!keys) {
-        const bool top_k = !GREEDY_ONLY && !f.greedy && f.top_k && (u32)f.top_k < q.r.limit;
-        const bool nucleus = !f.greedy && f.nucleus() && !top_k;
         const u32 step = (q.r.tiles + SAMPLED_TILES - 1) / SAMPLED_TILES;
         Sampler::Peak p = q.first_pass(SAMPLING && nucleus ? (float*)s.list : nullptr, step);
         STAGE(q, 2)
-        u64 changed = 0;
-        q.nan = has_nan(p.nan_word);
-        q.o.each(q.b, [&](float x, u32 column) {
-            q.nan |= x != x;
-            if (x > NEG_INF) changed = changed > order_key(x, column) ? changed : order_key(x, column);
-        });
-        if (q.nan) s.nan = 1;  // seen by all after the barrier of the maximum
-        u64 dense = q.b.max(p.best > NEG_INF ? (u64)ordered(p.best) << 32 | (u32)~p.tile : 0);
-        q.nan = s.nan;
-        if (q.o.active) changed = q.b.max(changed);
-#if C > 1
-        const u64* slot = q.b.show(dense, changed, q.nan);
-        dense = q.b.peek_max(slot);
-        if (OVERLAY) changed = q.b.peek_max(slot + 1);
-        q.nan = q.b.peek_max(slot + 2) != 0;
-#endif
+        u64 dense, changed;
+        row_maximum(q, p, dense, changed);
         STAGE(q, 3)
         if (q.nan) status |= NAN_SEEN;
-        q.xmax = unordered((u32)((dense > changed ? dense : changed) >> 32));
         if (!dense && !changed) {
             if (q.b.rank == 0 && q.b.tid == 0) out.nothing(status | DEAD);
             done = true;

@@ -16,7 +16,7 @@ struct RowArgs {
 
 struct Smem {
     Scratch scratch;
-    u32 listed, result, pick_index, found, nan;
+    u32 listed, result, pick_index, found, nan, zeros, strays;
 #ifdef TRACE
     u64 trace[16];
 #endif
@@ -94,6 +94,7 @@ struct Sampler {
     DEV void kth_lanes(float lane0, float lane1, u32 k, u32 k2, u32& key, u32& key2) {
         u32* bins = (u32*)s.spare;
         u32 a = ordered(lane0) >> 16, c = ordered(lane1) >> 16;
+        __syncthreads();  // the bins of an earlier call have been read
 #pragma unroll 1
         for (u32 i = b.tid; i < 768; i += NT) bins[i] = 0;
         __syncthreads();
@@ -190,6 +191,14 @@ struct Sampler {
             if (any) p.add(d, t);
             u32 i = t - r.tile0;
             if (samples && i % step == 0) samples[i / step * 32 + b.lane] = any ? element(d[0].w[0], 0) : NEG_INF;
+        });
+        return p;
+    }
+
+    template <class F> DEV Peak first_pass_with(F f) {  // f(data) for each tile with something allowed
+        Peak p;
+        r.each_tile(b, [&](u32 t, const Vec (&d)[4], bool any) {
+            if (any) { p.add(d, t); f(d); }
         });
         return p;
     }
