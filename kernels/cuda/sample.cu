@@ -9,14 +9,18 @@
 //  4. no gathering: after the pass, the vectors of threads whose maximum reaches the final bound are read again; fully
 //     allowed tiles skip the blend: 55 / 41 / 389, one warp a candidate; 38 / 41 / 238 with the work shared out.
 //  5. best tile and second maximum a thread, so that one tile a candidate is read; bins of single values by predicated
-//     counts; warp-aggregated digit counts: 34 / 45 / 155. In use.
+//     counts; warp-aggregated digit counts: 34 / 45 / 155.
+//  6. bf16 rows under top-p count single values in the first pass (values.cuh), two passes instead of three, any C:
+//     45 / 75 / 84 as a branch of the common path (and 109 to 25 for one row), 31 / 41 / 78 in a function of its own and with
+//     a bin for what is not counted in place of branches. In use.
 //  Greedy launches: 512 threads x 2 CTAs 20 us (1,024 rows 72), 128 allowed 41 us at 1,024 rows; x 3 with the list of few
 //  allowed tokens: 23 (80), 14. In use: the latter.
 //
 // 1. greedy: one pass; the tile of the first maximum is read again for its column.
 // 2. few allowed tokens (C = 1): their ids go to the list straight from the mask, nothing else is read.
 // 3. top-k: one pass; lane maxima bound the k-th largest, the tiles that can hold what reaches it are read again.
-// 4. otherwise: maximum, then masses by tiles (backwards, so that L2 helps); top-p by the list of the largest where the
+// 4. top-p on bf16 without an overlay: values counted in the first pass, then the list or one more pass (values.cuh).
+// 5. otherwise: maximum, then masses by tiles (backwards, so that L2 helps); top-p by the list of the largest where the
 //    nucleus is short, by a sampled bracket (nucleus.cuh, C = 1) where it is long, else by histograms (select.cuh).
 // Everything after the maximum is integer arithmetic, so every path and every C give the same token.
 
