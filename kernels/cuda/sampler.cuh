@@ -28,18 +28,6 @@ struct Smem {
     OverlayList overlay;
 };
 
-struct Cut {  // kept: above value, or equal to it in a column below cols
-    float value;
-    u32 cols;
-    DEV bool keeps(float x, u32 column) const { return x > value || (x == value && column < cols); }
-};
-
-// The next lower float of the total order: x >= v is x > below(v).
-DEV float below(float v) {
-    u32 k = ordered(v) - 1;
-    return unordered(k == 0x7fffffffu ? k - 1 : k);
-}
-
 struct Sampler {
     Smem& s;
     Block b;
@@ -261,6 +249,19 @@ struct Sampler {
         return b.sum(mine);
     }
 
+    // The changed logits of a tile of the slice by column, others -inf, in `list`. Calling o.at for single columns would leave
+    // some lanes in a call while others wait: the shuffles of a scan behind it then met a warp that was not whole.
+    DEV const float* changed_tile(u32 tile) {
+        float* values = (float*)s.list;
+        if (!o.active) return values;
+        const u32 first = (r.tile0 + tile) * TILE_COLS;
+        for (u32 i = b.tid; i < TILE_COLS; i += NT) values[i] = NEG_INF;
+        __syncthreads();
+        o.each(b, [&](float x, u32 column) { if (column - first < TILE_COLS) values[column - first] = x; });
+        __syncthreads();
+        return values;
+    }
+
     // The column at which the running mass of the whole row exceeds target; only the CTA that owns it returns true.
     DEV bool draw(Cut cut, u64 own, u64 before, u64 target, u32& column) {
         if (target < before || target - before >= own) return false;
@@ -269,16 +270,17 @@ struct Sampler {
         if (at <= target && target - at < mine) { s.pick_index = b.tid; s.pick_rest = target - at; }
         __syncthreads();
         target = s.pick_rest;
+        const float* changed = changed_tile(s.pick_index);
         const u32 each = TILE_COLS / NT;
         u32 first = (r.tile0 + s.pick_index) * TILE_COLS + b.tid * each;
         u64 w[each], sum = 0;
 #pragma unroll
         for (u32 e = 0; e < each; ++e) {
-            float x = fmaxf(r.at(first + e), o.at(first + e));
+            float x = r.at(first + e);
+            if (o.active) x = fmaxf(x, changed[b.tid * each + e]);
             w[e] = cut.keeps(x, first + e) ? scale.mass(x) : 0;
             sum += w[e];
         }
-        if (OVERLAY) __syncwarp();  // lanes come back from calls of different lengths
         u64 running = b.scan(sum, total);
 #pragma unroll
         for (u32 e = 0; e < each; ++e) {

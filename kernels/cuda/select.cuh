@@ -102,14 +102,15 @@ PHASE u32 tie_limit(Sampler& q, float value, Cut prior, u64 need) {
         if (at < need && need - at <= mine) { q.s.pick_index = q.b.tid; q.s.pick_rest = need - at; }
         __syncthreads();
         need = q.s.pick_rest;
+        const float* changed = q.changed_tile(q.s.pick_index);
         const u32 each = TILE_COLS / NT;
         u32 first = (q.r.tile0 + q.s.pick_index) * TILE_COLS + q.b.tid * each, hit = 0;
 #pragma unroll
         for (u32 e = 0; e < each; ++e) {
-            float x = fmaxf(q.r.at(first + e), q.o.at(first + e));
+            float x = q.r.at(first + e);
+            if (q.o.active) x = fmaxf(x, changed[q.b.tid * each + e]);
             hit |= (u32)(x == value && prior.keeps(x, first + e)) << e;
         }
-        if (OVERLAY) __syncwarp();
         u64 running = q.b.scan(__popc(hit), total);
 #pragma unroll
         for (u32 e = 0; e < each; ++e)

@@ -59,3 +59,15 @@ DEV u64 share(float p, u64 mass) {
 DEV float min_p_threshold(float xmax, float temperature, float min_p) {
     return fminf(__fmaf_rn(temperature, (float)log((double)min_p), xmax), xmax);
 }
+
+struct Cut {  // kept: above value, or equal to it in a column below cols
+    float value;
+    u32 cols;
+    DEV bool keeps(float x, u32 column) const { return x > value || (x == value && column < cols); }
+};
+
+// The next lower float of the total order: x >= v is x > below(v).
+DEV float below(float v) {
+    u32 k = ordered(v) - 1;
+    return unordered(k == 0x7fffffffu ? k - 1 : k);
+}
