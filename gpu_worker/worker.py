@@ -130,6 +130,9 @@ def _draft_runner(
 def _pipeline(runner: ModelRunner, settings: WorkerSettings) -> Pipeline:
     if runner.device.type != "cuda":
         return HostPipeline(runner, settings.last_resort_s)
+    if settings.draft_branches > 1:
+        text = f"draft_branches has value {settings.draft_branches}: a GPU's pipeline takes chains of drafts, no trees"
+        raise ConfigError(text, field="draft_branches")
     from gpu_worker.cuda_pipeline import CudaPipeline
 
     if settings.nvtx:

@@ -139,6 +139,28 @@ async def test_each_drafter_alone(plain: list[Result | str], tmp_path: Path, dra
     assert sum(result.usage.drafts_accepted for result in results_of(results)) > 0
 
 
+@pytest.mark.parametrize("branches", ["1", "3"])
+async def test_a_draft_model_changes_no_token(plain: list[Result | str], tmp_path: Path, branches: str) -> None:  # spec 47 R10 R18
+    own = flags("model", "--draft-model", "synthetic:0.8", "--draft-branches", branches)
+    with Stack(tmp_path, model=MODEL, services=1, worker_flags=own) as running:
+        async with AsyncClient(running.address, lost_after_s=60.0) as client:
+            await running.ready(client)
+            results = await run_all(client)
+    assert [seen(result) for result in results] == [seen(result) for result in plain]
+    assert sum(result.usage.drafts_accepted for result in results_of(results)) > 300
+
+
+async def test_rejection_writes_other_texts_of_the_same_language(tmp_path: Path) -> None:  # spec 121 122
+    own = flags("model", "--draft-model", "synthetic:0.8", "--verification", "rejection")
+    with Stack(tmp_path, model=MODEL, services=1, worker_flags=own) as running:
+        async with AsyncClient(running.address, lost_after_s=60.0) as client:
+            await running.ready(client)
+            results = await run_all(client)
+    ended = [result for result in results_of(results) if result.finish_reason == "stop"]
+    assert len(ended) > 8 and all(result.valid is not False for result in ended)
+    assert sum(result.usage.drafts_accepted for result in results_of(results)) > 100
+
+
 async def test_forced_tokens_cost_no_forward(drafting: Stack) -> None:  # spec R22
     async with AsyncClient(drafting.address, lost_after_s=60.0) as client:
         result = await client.generate("hello", schema=LONG_KEYS, temperature=1.0, seed=8, max_tokens=200)
