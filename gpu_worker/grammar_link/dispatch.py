@@ -37,10 +37,13 @@ class Dispatcher:
         else:
             self._orphan(session)
 
-    def place(self, session: Session, avoid: Service | None = None) -> bool:
-        """Opens the session on a service that offers its plan, in a new epoch; False if there is none."""
+    def place(self, session: Session) -> bool:
+        """Opens the session on a service that offers its plan, in a new epoch; False if there is none. One that failed the current
+        walk comes last."""
         candidates = self._services.usable(session.plan)
-        by_instance = {s.instance: s for s in candidates if s is not avoid} or {s.instance: s for s in candidates}
+        if not any(s.peer not in session.tried for s in candidates):
+            session.tried.clear()  # another round
+        by_instance = {s.instance: s for s in candidates if s.peer not in session.tried}
         chosen = choose(session.guide_key, {i: len(s.sessions) for i, s in by_instance.items()}, self._settings.load_factor)
         if chosen is None:
             return False
@@ -69,12 +72,12 @@ class Dispatcher:
         else:
             service.due.pop(session.session, None)
 
-    def replay(self, session: Session, reason: str, avoid: Service | None = None) -> None:
-        """Rebuilds a session with a waiting walk in a new epoch, elsewhere if that can be."""
+    def replay(self, session: Session, reason: str) -> None:
+        """Rebuilds a session with a waiting walk in a new epoch."""
         self._lane.discard(session.session)
         self.leave(session, reason)
         if not session.suspect:
-            self.place(session, avoid)
+            self.place(session)
         self.dispatch(session)
 
     def move_off(self, session: Session, service: Service) -> None:

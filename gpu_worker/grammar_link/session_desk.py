@@ -170,12 +170,18 @@ class SessionDesk:
     def _retry_wrong(self, session: Session, reason: str) -> None:
         """The service could not or did not answer the walk: open again, a few times."""
         session.replays += 1
+        if session.replays > 1 or reason == "mismatch":
+            self._avoid(session)
         if session.replays > self._settings.max_replays:
             self._fail(session, AccountingError(f"worker and grammar service disagree on a session ({reason})"))
         elif session.unanswered:
             self.dispatcher.replay(session, reason)
         else:
             self.dispatcher.leave(session, reason)
+
+    def _avoid(self, session: Session) -> None:
+        if session.peer is not None:
+            session.tried.add(session.peer)
 
     def _fail(self, session: Session, error: MaskstreamError) -> None:
         """Ends one session with an error; nothing else is touched."""
@@ -237,4 +243,5 @@ class SessionDesk:
         if service.heard_s < pending.since_s:
             service.abandoned.add(session.guide_key)
             session.suspect = True
-        self.dispatcher.replay(session, "late", avoid=service)
+        self._avoid(session)
+        self.dispatcher.replay(session, "late")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpu_worker.grammar_link.events import Peer
 from gpu_worker.grammar_link.walks import SessionId, Walk
@@ -25,7 +25,8 @@ class PendingWalk:
 @dataclass(slots=True)
 class Session:
     """``told_length`` is the base the service last heard; ``vouched``: the last walk was answered in this epoch, so ``accepted``
-    can be checked against it. ``suspect``: it was unanswered when its service died. ``parent`` is used for the first placement."""
+    can be checked against it. ``suspect``: it was unanswered when its service died. ``parent`` is used for the first placement.
+    ``tried``: services that owe the current walk an answer, or gave a wrong one."""
 
     session: SessionId
     guide_key: str
@@ -47,6 +48,7 @@ class Session:
     orphan_since_s: float | None = None
     left_because: str = ""
     pending: PendingWalk | None = None
+    tried: set[Peer] = field(default_factory=set)
 
     @property
     def unanswered(self) -> bool:
@@ -98,6 +100,7 @@ class Session:
         """The walk's answer fits."""
         if self.pending is not None:
             self.pending.answered, self.vouched, self.opened, self.replays = True, True, True, 0
+            self.tried.clear()
 
     def entry(self) -> StepEntry:
         """The current walk on the wire."""

@@ -229,6 +229,21 @@ def test_wrong_answers_end_the_session_after_a_few_replays() -> None:  # spec R8
     assert world.known[other].state == "waiting"
 
 
+def test_a_wrong_answer_sends_the_walk_to_a_service_that_has_not_failed_it() -> None:  # spec R8 R9
+    """With one honest service of three a text ends well, whichever the others are."""
+    world = World()
+    peers = [world.start_service() for _ in range(3)]
+    session = world.open(0, [])
+    world.submit([Walk(session, path=[5])])
+    asked = []
+    for _ in peers:
+        state = world.router.sessions.by_id[session]
+        asked.append(state.peer)
+        world.tell(events.Received(state.peer, _answer(session, state.epoch, state.sequence_number)))
+    assert sorted(asked) == sorted(peers)
+    assert peer_of(world, session) in peers  # and another round begins
+
+
 def _answer(session: int, epoch: int, sequence_number: int):
     from shared.protocol import StepAnswer, StepAnswerEntry, WireRow
 
