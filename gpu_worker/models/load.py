@@ -13,6 +13,7 @@ import torch
 
 from gpu_worker.models.base import ModelRunner, RunnerShape
 from gpu_worker.models.chat import Chat, TableChat, TemplateChat
+from gpu_worker.models.device import resolve_device
 from gpu_worker.models.synthetic import SyntheticOptions, SyntheticRunner
 from gpu_worker.models.vocabulary import (
     invented_vocabulary,
@@ -42,7 +43,7 @@ def load_model(
     synthetic: SyntheticOptions | None = None, vocabulary: Vocabulary | None = None, say: Say = print,
 ) -> LoadedModel:  # fmt: skip
     """Loads and warms up. ``vocabulary`` replaces the invented one of ``synthetic:SIZE``. Raises ConfigError."""
-    place = resolve_device(device)
+    place = resolve_device(device, say)
     torch.set_num_threads(threads or os.cpu_count() or 1)
     kind, colon, rest = spec.partition(":")
     if kind == SYNTHETIC and colon:
@@ -108,27 +109,6 @@ def synthetic_vocabulary(text: str) -> Vocabulary:
         return invented_vocabulary(int(size))
     read = vocabulary_of_tiktoken if file.endswith(".tiktoken") else vocabulary_of_tokenizer
     return read(Path(file).expanduser(), int(size))
-
-
-def resolve_device(device: str) -> str:
-    """``auto`` to what is there. Raises ConfigError for a device that is not, with the reason and what can be done."""
-    if device not in ("auto", "cpu", "cuda"):
-        raise ConfigError(f"device has value {device!r}; one of auto, cpu, cuda", field="device")
-    missing = "" if torch.cuda.is_available() else why_no_cuda()
-    if device == "cuda" and missing:
-        raise ConfigError(f"device has value 'cuda', but {missing}; --device cpu runs everything without a GPU", field="device")
-    return ("cpu" if missing else "cuda") if device == "auto" else device
-
-
-def why_no_cuda() -> str:
-    """Why no CUDA device can be used, and what to do."""
-    if torch.version.cuda is None:
-        return f"torch {torch.__version__} is built without CUDA: install a build for your CUDA version"
-    try:
-        torch.cuda.init()
-    except (RuntimeError, AssertionError) as error:
-        return f"CUDA does not start ({str(error).splitlines()[0]}): check the driver with nvidia-smi and CUDA_VISIBLE_DEVICES"
-    return "CUDA sees no device: check the driver with nvidia-smi, CUDA_VISIBLE_DEVICES, and that the container was given the GPU"
 
 
 @contextmanager
