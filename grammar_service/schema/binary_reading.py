@@ -1,4 +1,4 @@
-"""Numbers that a reader in 64-bit binary takes for what they are: its rounding moves none onto a bound or an integer.
+"""Numbers that a reader in 64-bit binary takes for what they are: its rounding moves none onto a bound or a multiple.
 
 A reader rounds a decimal number to 53 bits: what lies within half a unit of the last bit of a value becomes that value, and
 ``1200000000000000.1`` becomes an integer. Each language here leaves such spellings out, and as few others as a short regular form
@@ -39,6 +39,26 @@ def off_integers() -> Tree:
             tails.append(rf"0{{1,{places - 1}}}[1-9][0-9]*")
         tails.append(rf"9{{1,{places - 1}}}(?:[0-8][0-9]*)?" if places > 1 else "9")
         options.append(whole_language(rf"-?[1-9][0-9]{{{length - 1}}}\.(?:{'|'.join(tails)})"))
+    return alt(*options)
+
+
+@lru_cache(maxsize=DIGITS)
+def off_multiples(places: int) -> Tree:
+    """Spellings without exponent that no binary reader takes for a multiple of a step with ``places`` decimals, unless they are one.
+
+    Whole numbers are read as they are. A number of L digits before the point and f behind it with L + max(f, places) <= 15 is told
+    from every multiple near it, since those have as few digits. A longer one has to be off the multiples of 10^-places, as
+    ``off_integers`` has it, ``places`` digits further on.
+    """
+    options = [whole_language(r"-?(?:0|[1-9][0-9]*)")]
+    for length in range(1, DIGITS - places):
+        whole = rf"-?[1-9][0-9]{{{length - 1}}}" if length > 1 else "-?[0-9]"
+        options.append(whole_language(rf"{whole}\.[0-9]{{1,{DIGITS - length}}}"))
+        left = DIGITS - length - places
+        tails = [r"[1-8][0-9]*"]
+        if left > 1:
+            tails += [rf"0{{1,{left - 1}}}[1-9][0-9]*", rf"9{{1,{left - 1}}}[0-8][0-9]*"]
+        options.append(whole_language(rf"{whole}\.[0-9]{{{places}}}(?:{'|'.join(tails)})"))
     return alt(*options)
 
 

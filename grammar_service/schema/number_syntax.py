@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from grammar_service.regex_resolve import whole_language
 from grammar_service.regex_tree import NEVER, Tree, alt, both, cat, chars, literal, negate, rep
-from grammar_service.schema.binary_reading import off_integers, off_value
+from grammar_service.schema.binary_reading import off_integers, off_multiples, off_value
 from grammar_service.schema.numbers import Numbers
 
 DIGIT = chars((0x30, 0x39))
@@ -128,7 +128,13 @@ def _read_in_binary(case: Numbers, whole: bool) -> list[Tree]:
         bound for bound, is_open in ((case.low, case.low_open), (case.high, case.high_open)) if bound is not None and is_open
     }
     apart = {tree for value in values if (tree := off_value(value)) is not None}
-    return [off_integers(), *apart] if 1 in case.non_multiples else [*apart]
+    steps = {off_integers() if step == 1 else off_multiples(_places(step)) for step in case.non_multiples}
+    return [*steps, *apart]
+
+
+def _places(step: Fraction) -> int:
+    """Decimals of a step; more than 12 are refused elsewhere."""
+    return next((places for places in range(13) if (step * 10**places).denominator == 1), 12)
 
 
 def _range(case: Numbers, whole: bool) -> Tree:

@@ -62,10 +62,10 @@ def test_the_cases_are_the_schema_and_their_complement_is_not(schema: Any, value
 def test_frugal_cases_are_never_wider(schema: Any, value: Any) -> None:  # spec R1
     solver = Solver(Document(schema))
     try:
-        cases = solver.cases(Node(""))
+        accepted = any(solver.accepts(case, value) for case in solver.cases(Node("")))
     except MaskstreamError:
         assume(False)
-    if any(solver.accepts(case, value) for case in cases):
+    if accepted:
         assert _valid(schema, value)
 
 

@@ -37,3 +37,15 @@ def test_what_was_cut_empty_is_not_called_unsatisfiable() -> None:  # spec R4
         plan_guide("json_schema", json.dumps(schema))
     with pytest.raises(Unsatisfiable):
         plan_guide("json_schema", json.dumps({"type": "object", "properties": {"a": False}, "required": ["a"]}))
+
+
+def test_no_reader_rounds_a_number_onto_a_multiple_that_is_forbidden() -> None:  # spec R1
+    half = json.dumps({"type": "number", "exclusiveMinimum": 2.5, "not": {"multipleOf": 0.5}})
+    assert [
+        text for text in ("3.1", "7.25", "3.0000001", "123456.789", "3.12345678901234567") if not accepts("json_schema", half, text)
+    ] == []
+    rounded = ("4142432154512631577202985.9", "3.00000000000000001", "3.5", "3.50", "4", "3.49999999999999999999")
+    assert [text for text in rounded if accepts("json_schema", half, text)] == []
+    seven = json.dumps({"type": "number", "not": {"multipleOf": 5}})
+    assert [text for text in ("7", "-7.5", "99999999999999999999991") if not accepts("json_schema", seven, text)] == []
+    assert [text for text in ("10", "-0", "10.0", "10.00000000000000000001") if accepts("json_schema", seven, text)] == []
