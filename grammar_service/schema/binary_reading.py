@@ -44,7 +44,7 @@ def off_integers() -> Tree:
 
 @lru_cache(maxsize=DIGITS)
 def off_multiples(places: int) -> Tree:
-    """Spellings without exponent that no binary reader takes for a multiple of a step with ``places`` decimals, unless they are one.
+    """Spellings without exponent that a binary reader takes for a multiple of a step with ``places`` decimals only if they are one.
 
     Whole numbers are read as they are. A number of L digits before the point and f behind it with L + max(f, places) <= 15 is told
     from every multiple near it, since those have as few digits. A longer one has to be off the multiples of 10^-places, as
