@@ -8,6 +8,7 @@ import random
 from typing import Any
 
 import jsonschema_rs
+from hypothesis import assume
 from jsonschema import FormatChecker
 from jsonschema.validators import validator_for
 
@@ -26,6 +27,21 @@ def verdict(schema: Any, value: Any) -> bool | None:
     except (ValueError, TypeError):  # a pattern that one cannot read; additionalItems beside a boolean items
         return None
     return first if first == second else None
+
+
+def settled(schema: Any, value: Any) -> bool | None:
+    """``verdict``, and None where a reference loops in place: it has no meaning, and a validator recurses over it."""
+    try:
+        return verdict(schema, value)
+    except RecursionError:
+        return None
+
+
+def valid(schema: Any, value: Any) -> bool:
+    """For property tests: an example without a settled verdict is left out."""
+    judged = settled(schema, value)
+    assume(judged is not None)
+    return bool(judged)
 
 
 def _finite(value: Any) -> bool:
