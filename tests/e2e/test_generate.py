@@ -32,12 +32,6 @@ async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack
         yield running
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def client(stack: Stack) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(stack.address, lost_after_s=60.0) as connected:
-        yield connected
-
-
 async def refused(client: AsyncClient, **arguments: Any) -> errors.MaskstreamError:
     with pytest.raises(errors.MaskstreamError) as caught:
         await client.generate(**({"prompt": "hello", "max_tokens": 8} | arguments))

@@ -33,12 +33,6 @@ async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack
         yield running
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def client(stack: Stack) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(stack.address, lost_after_s=60.0) as connected:
-        yield connected
-
-
 def guided(number: int) -> dict[str, Any]:
     guide = {"schema": PERSON, "verify": True} if number % 3 else {}
     return {"prompt": f"request {number}", "seed": number, **guide, **EVERYTHING}

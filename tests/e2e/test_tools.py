@@ -36,12 +36,6 @@ async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack
         yield running
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def client(stack: Stack) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(stack.address, lost_after_s=60.0) as connected:
-        yield connected
-
-
 async def called(client: AsyncClient, **arguments: Any) -> Result:
     return await client.generate(messages=MESSAGES, tools=TOOLS, **(SAMPLING | {"seed": 3} | arguments))
 
